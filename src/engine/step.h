@@ -1,0 +1,71 @@
+// What the scheduler asks of an executor, and what comes back (architecture: Pinned 4).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "ops/sample/sample.h"
+
+namespace fathom {
+
+// Two step classes, by purpose and not by size (architecture: Pinned 2). On the CPU they are one.
+enum class StepClass : std::uint8_t {
+  kStep,   // decode and draft verification
+  kChunk,  // prefill
+};
+
+// Rows [start, start + num_tokens) of one sequence. The last num_logits of them yield logits and tokens.
+struct SequenceStep {
+  SequenceId id;
+  std::int64_t start = 0;       // position of the first row = committed length before the step
+  std::int32_t num_tokens = 0;  // rows, drafts included
+  std::int32_t num_drafts = 0;  // the last num_drafts rows hold drafted ids: verified by this step
+  std::int32_t num_logits = 0;  // 0 (prefill chunk in the middle) or 1 + num_drafts; more for prompt logprobs
+  StepClass step_class = StepClass::kStep;
+};
+
+// A row's token: an id, or the token that row `previous_row` of the step before drew, so that a step can be
+// launched before the last tokens reach the host.
+struct TokenRef {
+  TokenId id = -1;
+  std::int32_t previous_row = -1;
+
+  static TokenRef of_id(TokenId token) { return {token, -1}; }
+  static TokenRef of_previous_row(std::int32_t row) { return {-1, row}; }
+};
+
+// A change of one sequence's block tables; never a whole table.
+struct BlockTableDelta {
+  SequenceId id;
+  bool created = false;   // first appearance: tables start empty, state_slot is valid
+  bool released = false;  // last appearance: the executor forgets the sequence after this step
+  StateSlot state_slot;
+  std::vector<BlockId> appended_context;       // logical blocks after those it has
+  std::vector<WindowBlockId> appended_window;  // logical window blocks after those it has
+  std::int32_t first_window_block = 0;         // window blocks below this logical index are gone
+};
+
+struct StepPlan {
+  std::int64_t step = 0;
+  std::vector<SequenceStep> sequences;  // rows in this order
+  std::vector<TokenRef> tokens;         // one per row
+  std::vector<SampleSpec> samples;      // one per sequence with num_logits > 0, in order
+  std::vector<BlockTableDelta> deltas;  // applied before the step
+};
+
+// Per sequence with num_logits > 0, in plan order.
+struct SequenceResult {
+  SequenceId id;
+  // With drafts: tokens[0 .. accepted] are final, accepted <= num_drafts. Without: one token.
+  std::int32_t accepted = 0;
+  std::vector<SampledToken> tokens;  // one per logits row
+};
+
+struct StepResult {
+  std::int64_t step = 0;
+  std::vector<SequenceResult> sequences;
+  double device_us = 0;
+};
+
+}  // namespace fathom

@@ -1,0 +1,49 @@
+// What an operation is launched with besides its arguments (architecture: Pinned 7).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/thread_pool.h"
+#include "ops/op_kind.h"
+#include "telemetry/step_trace.h"
+#include "telemetry/taps.h"
+
+namespace fathom {
+
+class VariantTable;
+class Communicator;
+
+// Lengths known on the host when a step is launched; cost models read these, kernels do not.
+struct HostLengths {
+  std::span<const std::int32_t> positions;  // [tokens]
+};
+
+struct ExecutionContext {
+  const VariantTable* variants = nullptr;  // the chosen implementation of each operation
+  ThreadPool* threads = nullptr;           // CPU backend
+  void* stream = nullptr;                  // CUDA backend: its stream
+  Communicator* communicator = nullptr;    // null: one rank
+  TapSink* taps = nullptr;                 // null: off
+  StepTrace* trace = nullptr;              // null: no per-call samples
+  HostLengths lengths;
+  std::int32_t layer = -1;  // for OpScope: set by the model around each layer
+  // Times each operation runs (profiler: exposed time). Operations are idempotent, so results stay.
+  std::array<std::int32_t, kNumOpKinds> repeats = make_repeats();
+
+  // Scratch of the operation in flight, at least its plan's workspace_bytes; 64-byte aligned. Contents
+  // do not survive the operation.
+  std::byte* scratch = nullptr;
+  std::int64_t scratch_bytes = 0;
+
+ private:
+  static constexpr std::array<std::int32_t, kNumOpKinds> make_repeats() {
+    std::array<std::int32_t, kNumOpKinds> once{};
+    once.fill(1);
+    return once;
+  }
+};
+
+}  // namespace fathom

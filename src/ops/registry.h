@@ -1,0 +1,96 @@
+// Variants by name, chosen once at start (architecture: Pinned 6), and the one way a call is made.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "ops/execution_context.h"
+#include "ops/op_kind.h"
+
+namespace fathom {
+
+enum class BackendKind : std::uint8_t { kCpu, kCuda };
+
+// What plans are made for: pure facts about the machine.
+struct DeviceInfo {
+  BackendKind backend = BackendKind::kCpu;
+  std::int32_t num_threads = 1;                    // CPU
+  std::int32_t num_multiprocessors = 0;            // CUDA
+  std::int32_t compute_capability = 0;             // CUDA: 90, 120, 80
+  std::int64_t shared_memory_per_block_bytes = 0;  // CUDA: opt-in maximum
+};
+
+using ErasedFn = void (*)();
+
+struct Variant {
+  OpKind op;
+  std::string_view name;  // "reference", "cpu", "mma_splitk", ...: a string literal
+  BackendKind backend;
+  ErasedFn run;  // void(ExecutionContext&, const XPlan&, const XArgs&)
+};
+
+template <typename Plan, typename Args>
+Variant make_variant(OpKind op, std::string_view name, BackendKind backend,
+                     void (*run)(ExecutionContext&, const Plan&, const Args&)) {
+  return {op, name, backend, reinterpret_cast<ErasedFn>(run)};
+}
+
+// Every variant linked into this program, in registration order (later = preferred by default).
+class OpRegistry {
+ public:
+  void add(Variant variant) { variants_.push_back(variant); }
+  std::span<const Variant> variants() const { return variants_; }
+  // The variants of one operation on one backend.
+  std::vector<Variant> variants_of(OpKind op, BackendKind backend) const;
+
+ private:
+  std::vector<Variant> variants_;
+};
+
+// `reference` and `cpu` of every operation.
+void register_cpu_variants(OpRegistry& registry);
+
+// The chosen variant of each operation.
+class VariantTable {
+ public:
+  // The last registered variant of each operation on `backend`, then overrides like
+  // {"sparse_attention", "simt"} or {"*", "reference"}. Unknown names: an error that lists the choices.
+  static Result<VariantTable> choose(const OpRegistry& registry, BackendKind backend,
+                                     std::span<const std::pair<std::string, std::string>> overrides = {});
+
+  const Variant& operator[](OpKind op) const {
+    const Variant& variant = chosen_[static_cast<std::size_t>(op)];
+    FATHOM_CHECK(variant.run != nullptr, "operation has no variant on this backend");
+    return variant;
+  }
+  bool has(OpKind op) const { return chosen_[static_cast<std::size_t>(op)].run != nullptr; }
+
+ private:
+  std::array<Variant, kNumOpKinds> chosen_{};
+};
+
+// Runs one operation: picks the variant, repeats it if asked, records its OpScope, time and cost.
+// `cost` is called only when a trace is being taken.
+template <typename Plan, typename Args, typename Cost>
+void run_operation(ExecutionContext& context, OpKind op, const Plan& plan, const Args& args, Cost&& cost) {
+  const Variant& variant = (*context.variants)[op];
+  FATHOM_CHECK(context.scratch_bytes >= plan.workspace_bytes, "scratch covers the plan's workspace");
+  const auto run = reinterpret_cast<void (*)(ExecutionContext&, const Plan&, const Args&)>(variant.run);
+  const auto begin =
+      context.trace != nullptr ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point{};
+  for (std::int32_t i = context.repeats[static_cast<std::size_t>(op)]; i > 0; --i) run(context, plan, args);
+  if (context.trace != nullptr) {
+    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+    context.trace->samples.push_back({{context.layer, op_name(op), variant.name}, time.count(), cost()});
+  }
+}
+
+}  // namespace fathom
