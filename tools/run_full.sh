@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Tier `full`: the release build's full tests, ASan/UBSan over the quick tests, TSan over the engine's and
+# server's scripted tests, and fuzzing for 30 s a target. At most 30 minutes on 2 cores.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools/setup.sh --ci
+jobs=$(nproc)
+part() {
+  local name=$1 begin
+  shift
+  begin=$(date +%s)
+  echo "== full: $name"
+  "$@"
+  echo "== full: $name took $((($(date +%s) - begin))) s"
+}
+release_full() {
+  ctest --test-dir build -L '^full$' --output-on-failure -j"$jobs"
+}
+asan() {
+  cmake --preset asan >/dev/null
+  ninja -C build-asan -j"$jobs"
+  # The sanitizer's own leak check needs ptrace rights that some containers refuse.
+  ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 FATHOM_SLOW_BUILD=1 \
+    ctest --test-dir build-asan -L '^quick$' --output-on-failure -j"$jobs"
+}
+tsan() {
+  cmake --preset tsan >/dev/null
+  local targets
+  targets=$(ninja -C build-tsan -t targets all | grep -oE '^(base|engine|server)_(test|scripted_test)\b' | sort -u || true)
+  ninja -C build-tsan -j"$jobs" $targets
+  for target in $targets; do
+    local program
+    program=$(find build-tsan -type f -name "$target" -perm -u+x | head -n 1)
+    FATHOM_SLOW_BUILD=1 TSAN_OPTIONS=halt_on_error=1 "$program" --gtest_brief=1
+  done
+}
+part release release_full
+python3 tools/check_skips.py build/Testing/Temporary/LastTest.log
+part asan asan
+python3 tools/check_skips.py build-asan/Testing/Temporary/LastTest.log
+part tsan tsan
+part fuzz tools/run_fuzz.sh 30
