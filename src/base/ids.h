@@ -22,6 +22,7 @@ using BlockId = Id<struct BlockTag, std::int32_t>;  // context block in its pool
 using WindowBlockId = Id<struct WindowBlockTag, std::int32_t>;  // window block in its pool
 using SequenceId = Id<struct SequenceTag, std::int64_t>;        // never reused in a process
 using StateSlot = Id<struct StateSlotTag, std::int32_t>;        // compressor-state slab in its pool
+using ResumeSlot = Id<struct ResumeSlotTag, std::int32_t>;      // saved state rows of a resume point, in their pool
 using LayerIndex = Id<struct LayerTag, std::int32_t>;
 using Rank = Id<struct RankTag, std::int32_t>;
 
