@@ -17,7 +17,7 @@ enum class WeightFormat : std::uint8_t {
 };
 
 // Which part of a tensor this rank holds; world 1 holds all of it (architecture: Pinned 9).
-struct Shard {
+struct WeightShard {
   int axis = -1;
   int rank = 0;
   int world = 1;
@@ -31,7 +31,7 @@ struct LinearWeight {
   View values;                    // codes or elements, row-major; may be misaligned for its dtype
   View scale;                     // kFp8Block128 [ceil(n/128), ceil(k/128)]; kMxfp4 [n, k/32]; kNvfp4 [n, k/16]
   float scale_2 = 1.0f;           // kNvfp4: weight_scale_2
-  Shard shard;
+  WeightShard shard;
 
   bool empty() const { return values.empty(); }
   // Inputs of F8 and FP4 linears go through AQ 1x128 (spec 2.1) unless the call says otherwise (wo_a).

@@ -10,7 +10,7 @@
 
 namespace fathom {
 
-struct RopeScaling {  // YaRN; factor 1 means none
+struct YarnScaling {  // YaRN; factor 1 means none
   float factor = 1.0f;
   float beta_fast = 32.0f;
   float beta_slow = 1.0f;
@@ -18,7 +18,7 @@ struct RopeScaling {  // YaRN; factor 1 means none
 };
 
 // [rope_dim / 2] f32: t_i = fp32(base^(2i/rope_dim)), f_i = fp32(1/t_i), then the YaRN blend in fp32.
-std::vector<float> make_rope_frequencies(double base, std::int32_t rope_dim, const RopeScaling& scaling);
+std::vector<float> make_rope_frequencies(double base, std::int32_t rope_dim, const YarnScaling& scaling);
 
 struct RopeRowsDesc {
   std::int32_t rope_dim = 64;
