@@ -1,0 +1,58 @@
+// What the model needs from a device: memory, copies, weights in place, and a context to launch operations in.
+//
+// model/ sees this and the operation contracts only. On the CPU device memory is host memory and nothing is
+// copied; on a GPU copies are ordered with the operations launched before and after them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "ops/execution_context.h"
+#include "ops/registry.h"
+#include "tensor/weights.h"
+
+namespace fathom {
+
+// Device memory that owns itself; empty by default.
+struct DeviceMemory {
+  std::byte* data = nullptr;
+  std::int64_t num_bytes = 0;
+  std::shared_ptr<void> owner;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual const DeviceInfo& device() const = 0;
+  // Element type of activations between operations: F32 (cpu), BF16 (cuda).
+  virtual DType activation_dtype() const = 0;
+  // Whether device pointers may be dereferenced by the host: upload and download are then not needed.
+  virtual bool is_host_memory() const = 0;
+
+  // Uninitialised, at least 256-byte aligned. Failure: says what it was for, how much, and what is free.
+  virtual Result<DeviceMemory> allocate(std::int64_t num_bytes, std::string_view purpose) = 0;
+
+  // `host` may be reused as soon as upload returns; `host` is complete when download returns.
+  virtual Status upload(std::byte* device_data, const std::byte* host, std::int64_t num_bytes) = 0;
+  virtual Status download(std::byte* host, const std::byte* device_data, std::int64_t num_bytes) = 0;
+  // Waits for everything launched; a device fault is reported here.
+  virtual Status finish() = 0;
+
+  // Weights: `host` lies in a mapped checkpoint and stays valid. What comes back is valid as long as the
+  // backend, keeps the bits, and is aligned to the element size when `aligned` is asked for. The CPU
+  // returns `host` itself where it can.
+  virtual Result<View> place_weight(const View& host, bool aligned) = 0;
+  // A layer's routed experts, whose views lie in the mapped checkpoint. The backend replaces the views by
+  // placed ones, or builds its own form of them and returns it (MoeExpertsArgs::packed), else null.
+  virtual Result<const void*> place_experts(std::vector<ExpertWeights>& experts, std::int32_t layer) = 0;
+
+  // A context with threads or stream set; variants, taps and trace are the caller's to set.
+  virtual ExecutionContext make_context() = 0;
+};
+
+}  // namespace fathom
