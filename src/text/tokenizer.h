@@ -61,7 +61,7 @@ class Tokenizer {
   Status check_fits_model(std::int64_t model_vocab_size) const;
 
  private:
-  friend Result<Tokenizer> parse_tokenizer(std::string_view json);
+  friend class TokenizerReader;
   struct Tables;
   explicit Tokenizer(std::unique_ptr<const Tables> tables);
   std::unique_ptr<const Tables> tables_;
