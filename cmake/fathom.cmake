@@ -14,7 +14,7 @@ target_include_directories(fathom_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
 # -ffp-contract=off: a fused multiply-add stands where the code says so and nowhere else; results must
 # not depend on what the optimiser saw (row invariance).
 target_compile_options(fathom_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Werror -Wno-restrict -ffp-contract=off -fno-omit-frame-pointer>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Werror $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -ffp-contract=off -fno-omit-frame-pointer>)
 target_link_libraries(fathom_options INTERFACE Threads::Threads)
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/mapped_file.h"
@@ -63,7 +64,13 @@ class TensorCatalog {
   // What opening found wrong, for verify: unreadable or missing shards, LFS pointers, extents outside the
   // file, overlaps, unknown dtypes, tensors in two shards, stray shards.
   const std::vector<Finding>& findings() const { return findings_; }
-  const std::string& path() const { return path_; }
+  // Tensors the index or a header announces but a finding already says are not usable (their shard is
+  // missing, their dtype unknown, ...): no need to report them again as missing.
+  bool is_lost(std::string_view name) const { return lost_.contains(std::string(name)); }
+
+  const std::string& path() const { return path_; }            // as given to open_catalog
+  const std::string& directory() const { return directory_; }  // where config.json and tokenizer.json lie
+  bool has_index() const { return has_index_; }
 
   // Fails when a shard changed on disk since it was opened.
   Status check_unchanged() const;
@@ -71,10 +78,13 @@ class TensorCatalog {
  private:
   friend class CatalogBuilder;
   std::string path_;
+  std::string directory_;
+  bool has_index_ = false;
   std::vector<Shard> shards_;
   std::vector<TensorInfo> tensors_;
   std::unordered_map<std::string_view, std::int32_t> by_name_;
   std::vector<Finding> findings_;
+  std::unordered_set<std::string> lost_;
 };
 
 // `path` is a directory (model.safetensors.index.json + shards, model.safetensors, or shards without an

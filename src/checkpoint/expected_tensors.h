@@ -55,9 +55,10 @@ struct ExpectedTensor {
   DType dtype = DType::kF32;
   Shape shape;
   Component component = Component::kFinal;
-  std::int32_t layer = -1;        // trunk layer or draft stage; -1 for the rest
-  bool is_block_scale = false;    // 128x128 scale: the Base release stores F32 where others store F8_E8M0
-  std::int64_t num_elements = 0;  // logical weights (a packed byte counts two), 0 for scales
+  std::int32_t layer = -1;          // trunk layer or draft stage; -1 for the rest
+  bool is_scale = false;            // of a quantised weight
+  bool is_block_scale = false;      // 128x128 scale: the Base release stores F32 where others store F8_E8M0
+  std::int64_t num_parameters = 0;  // a packed byte counts two; 0 for scales and the token-to-expert table
 
   std::int64_t num_bytes() const { return shape.num_elements() * dtype_bytes(dtype); }
 };
