@@ -36,7 +36,8 @@ class Executor {
   // The result of the oldest launched step.
   virtual Result<StepResult> wait() = 0;
   // The sequence's length is now `length`: everything beyond is void. Commit and rollback are this one
-  // assignment, nothing is copied.
+  // assignment, nothing is copied. Called for each sequence of a step after it was waited for and before the
+  // next plan that names the sequence.
   virtual void commit(SequenceId id, std::int64_t length) = 0;
 };
 
