@@ -1,0 +1,192 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "model/layer.h"
+#include "ops/all_reduce/all_reduce.h"
+#include "tensor/scalar_formats.h"
+
+namespace fathom {
+
+Model::Model(const Checkpoint& checkpoint, Backend& backend, const VariantTable& variants, const ModelOptions& options)
+    : config_(checkpoint.config),
+      options_(options),
+      backend_(backend),
+      variants_(variants),
+      taps_(backend, checkpoint.config.num_hidden_layers) {}
+
+Result<std::unique_ptr<Model>> Model::make(const Checkpoint& checkpoint, Backend& backend, const VariantTable& variants,
+                                           const ModelOptions& options) {
+  std::unique_ptr<Model> model(new Model(checkpoint, backend, variants, options));
+  const ModelConfig& config = model->config_;
+  FATHOM_ASSIGN_OR_RETURN(model->weights_, bind_weights(checkpoint, backend, options.draft));
+  const auto num_draft_layers = static_cast<std::int32_t>(model->weights_.draft.stages.size());
+  model->layout_ = plan_cache_layout(config, options.numerics, num_draft_layers);
+  model->plans_ = plan_model(config, model->layout_, options.numerics, {options.max_tokens, options.max_logit_rows},
+                             backend.device());
+
+  ActivationLimits limits;
+  limits.max_tokens = options.max_tokens;
+  limits.max_logit_rows = options.max_logit_rows;
+  // One row of scores at the longest context must fit.
+  limits.index_score_bytes = std::max<std::int64_t>(options.index_score_bytes, config.max_position_embeddings);
+  limits.workspace_bytes = model->plans_.workspace_bytes;
+  limits.draft = num_draft_layers > 0;
+  FATHOM_ASSIGN_OR_RETURN(model->arena_, make_activations(config, limits, backend));
+
+  const std::int32_t rope_dim = config.qk_rope_head_dim;
+  const YarnScaling none;
+  const YarnScaling yarn{config.rope_scaling.factor, config.rope_scaling.beta_fast, config.rope_scaling.beta_slow,
+                         config.rope_scaling.original_max_position_embeddings};
+  const std::vector<float> window = make_rope_frequencies(config.rope_theta, rope_dim, none);
+  const std::vector<float> compressed = make_rope_frequencies(config.compress_rope_theta, rope_dim, yarn);
+  const std::int64_t table_bytes = round_up(rope_dim / 2 * 4, 256);
+  FATHOM_ASSIGN_OR_RETURN(model->frequencies_, backend.allocate(2 * table_bytes, "rope frequencies"));
+  model->window_frequencies_ = make_view(model->frequencies_.data, DType::kF32, {rope_dim / 2});
+  model->compressed_frequencies_ = make_view(model->frequencies_.data + table_bytes, DType::kF32, {rope_dim / 2});
+  for (const auto& [view, values] :
+       {std::pair{model->window_frequencies_, &window}, std::pair{model->compressed_frequencies_, &compressed}}) {
+    FATHOM_RETURN_IF_ERROR(
+        backend.upload(view.data, reinterpret_cast<const std::byte*>(values->data()), view.num_bytes()));
+  }
+  FATHOM_RETURN_IF_ERROR(backend.finish());
+  return model;
+}
+
+ExecutionContext Model::make_context() const {
+  ExecutionContext context = backend_.make_context();
+  context.variants = &variants_;
+  context.scratch = arena_.act.workspace;
+  context.scratch_bytes = arena_.act.workspace_bytes;
+  return context;
+}
+
+StepScope Model::scope_of(ExecutionContext& context, const StepInput& step, const CachePools& pools) const {
+  context.lengths.positions = step.positions();
+  context.layer = kNoLayer;
+  return {context, step, pools, plans_, arena_.act, taps_, compressed_frequencies_};
+}
+
+// cos and sin of every row's angles, for both tables.
+void Model::rotate_positions(const StepScope& scope) const {
+  const Activations& act = arena_.act;
+  run_rope_rows(scope.context, plans_.rope,
+                {scope.step.rows().positions, window_frequencies_, compressed_frequencies_,
+                 scope.rows_of(act.window_rope), scope.rows_of(act.compressed_rope)});
+}
+
+View Model::forward(ExecutionContext& context, const StepInput& step, const CachePools& pools) {
+  const StepScope scope = scope_of(context, step, pools);
+  rotate_positions(scope);
+
+  Residual residual(0, 1);
+  const View embedded = residual.streams(scope);
+  run_embed(context, plans_.embed, {step.rows().token_ids, weights_.embed, embedded});
+  run_all_reduce(context, embedded);
+  for (std::int32_t l = 0; l < config_.num_hidden_layers; ++l) {
+    run_layer(scope, weights_.layers[static_cast<std::size_t>(l)], l, residual);
+  }
+  residual.end_sublayer(scope);
+  final_streams_ = residual.streams(scope);
+  taps_.write(context, "layer", config_.num_hidden_layers - 1, final_streams_);
+
+  context.layer = kNoLayer;
+  return head(scope, final_streams_, weights_.hc_head, weights_.norm);
+}
+
+// Streams of the rows that want logits -> logits (spec 2.8).
+View Model::head(const StepScope& scope, const View& streams, const HyperConnectionParams& hc_head, const View& norm) {
+  const std::int64_t rows = scope.step.num_logit_rows();
+  if (rows == 0) return {};
+  const Activations& act = arena_.act;
+  const View collapsed = act.collapsed.rows(0, rows);
+  const View normed = act.normed.rows(0, rows);
+  const View logits = act.logits.rows(0, rows);
+  run_hc_head(scope.context, plans_.hc_head, {streams, scope.step.logit_rows(), hc_head, norm, collapsed, normed});
+  run_lm_head(scope.context, plans_.lm_head, {normed, &weights_.head, logits});
+  run_all_reduce(scope.context, logits);
+  const bool draft = scope.context.layer >= config_.num_hidden_layers;
+  const std::int32_t tap_layer = draft ? scope.context.layer : -1;
+  taps_.write(scope.context, "hc_head", tap_layer, collapsed);
+  taps_.write(scope.context, "norm", tap_layer, normed);
+  taps_.write(scope.context, "logits", tap_layer, logits);
+  return logits;
+}
+
+View Model::draft_mtp(ExecutionContext& context, const StepInput& step, const View& streams, const CachePools& pools) {
+  const DraftWeights& draft = weights_.draft;
+  FATHOM_CHECK(draft.kind == DraftKind::kMtp, "the checkpoint has an MTP block");
+  const StepScope scope = scope_of(context, step, pools);
+  const std::int32_t index = config_.num_hidden_layers;
+  context.layer = index;
+  rotate_positions(scope);
+
+  const Activations& act = arena_.act;
+  const View embedded = scope.rows_of(act.embedded);
+  run_embed(context, plans_.embed_row,
+            {step.rows().token_ids, weights_.embed,
+             make_view(embedded.data, embedded.dtype, {step.num_tokens(), 1, config_.hidden_size})});
+  run_all_reduce(context, embedded);
+  // The block never writes the buffer that it reads.
+  const int from = stream_buffer_of(streams);
+  const int to = (from + 1) % Activations::kMaxStreams;
+  const int spare = (from + 2) % Activations::kMaxStreams;
+  Residual residual(to, spare);
+  run_draft_input(context, plans_.draft_input,
+                  {embedded, streams, draft.enorm, draft.hnorm, &draft.e_proj, &draft.h_proj, residual.streams(scope)});
+  run_layer(scope, draft.stages[0], index, residual);
+  residual.end_sublayer(scope);
+  draft_streams_ = residual.streams(scope);
+  taps_.write(context, "layer", index, draft_streams_);
+  return head(scope, draft_streams_, draft.hc_head, draft.norm);
+}
+
+int Model::stream_buffer_of(const View& streams) const {
+  for (int i = 0; i < Activations::kMaxStreams; ++i) {
+    const View& buffer = arena_.act.streams[i];
+    if (buffer.data <= streams.data && streams.data < buffer.data + buffer.num_bytes()) return i;
+  }
+  FATHOM_CHECK(false, "streams come from forward or from a draft block");
+  return -1;
+}
+
+Status Model::run_layer_alone(ExecutionContext& context, std::int32_t layer, const StepInput& step,
+                              std::span<const float> in, std::span<float> out, const CachePools& pools) {
+  const StepScope scope = scope_of(context, step, pools);
+  Residual residual(0, 1);
+  const View first = residual.streams(scope);
+  FATHOM_CHECK(static_cast<std::int64_t>(in.size()) == first.shape.num_elements() && out.size() == in.size(),
+               "streams of every row");
+  FATHOM_RETURN_IF_ERROR(upload_floats(in, first));
+  rotate_positions(scope);
+  run_layer(scope, weights_.layers[static_cast<std::size_t>(layer)], layer, residual);
+  residual.end_sublayer(scope);
+  const View last = residual.streams(scope);
+  taps_.write(context, "layer", layer, last);
+  FATHOM_RETURN_IF_ERROR(download_floats(last, out));
+  return backend_.finish();
+}
+
+Status Model::upload_floats(std::span<const float> values, const View& to) const {
+  if (to.dtype == DType::kF32) {
+    return backend_.upload(to.data, reinterpret_cast<const std::byte*>(values.data()), to.num_bytes());
+  }
+  FATHOM_CHECK(to.dtype == DType::kBF16, "activations are f32 or bf16");
+  std::vector<std::uint16_t> narrow(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) narrow[i] = float_to_bf16(values[i]);
+  return backend_.upload(to.data, reinterpret_cast<const std::byte*>(narrow.data()), to.num_bytes());
+}
+
+Status Model::download_floats(const View& from, std::span<float> values) const {
+  if (from.dtype == DType::kF32) {
+    return backend_.download(reinterpret_cast<std::byte*>(values.data()), from.data, from.num_bytes());
+  }
+  std::vector<std::uint16_t> narrow(values.size());
+  FATHOM_RETURN_IF_ERROR(backend_.download(reinterpret_cast<std::byte*>(narrow.data()), from.data, from.num_bytes()));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = bf16_to_float(narrow[i]);
+  return {};
+}
+
+}  // namespace fathom

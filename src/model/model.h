@@ -1,0 +1,95 @@
+// The DeepSeek-V4 forward pass (spec section 2), driven by the config: any width, any layer schedule.
+//
+// Prefill, chunked prefill and decode are one thing: rows of sequences at positions (StepInput). A Model
+// holds weights and activations; caches belong to the caller. One step at a time.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "backend/backend.h"
+#include "checkpoint/verify.h"
+#include "model/activations.h"
+#include "model/cache_layout.h"
+#include "model/plans.h"
+#include "model/step_input.h"
+#include "model/tap_writer.h"
+#include "model/weights.h"
+#include "ops/numerics.h"
+
+namespace fathom {
+
+struct StepScope;
+
+struct ModelOptions {
+  Numerics numerics;
+  std::int64_t max_tokens = 512;              // rows of a step
+  std::int64_t max_logit_rows = 16;           // rows of a step that yield logits
+  std::int64_t index_score_bytes = 4 * kMiB;  // one tile of index scores; raised to hold one row
+  bool draft = true;                          // bind draft blocks where the checkpoint has them
+};
+
+class Model {
+ public:
+  // The checkpoint, the backend and the variants must outlive the model.
+  static Result<std::unique_ptr<Model>> make(const Checkpoint& checkpoint, Backend& backend,
+                                             const VariantTable& variants, const ModelOptions& options);
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const ModelOptions& options() const { return options_; }
+  const CacheLayout& cache_layout() const { return layout_; }
+  const MemoryPlan& memory_plan() const { return arena_.plan; }
+  DraftKind draft_kind() const { return weights_.draft.kind; }
+  Backend& backend() const { return backend_; }
+
+  // A context whose scratch and variants are this model's.
+  ExecutionContext make_context() const;
+
+  // The trunk over the step's rows: writes their cache, returns logits [logit rows, vocab] f32 on the device,
+  // valid until the next call of this model. Launches only; faults surface in Backend::finish.
+  View forward(ExecutionContext& context, const StepInput& step, const CachePools& pools);
+
+  // The streams after the last block, before hc_head: [tokens, hc, hidden], valid until the next forward.
+  View final_streams() const { return final_streams_; }
+
+  // The classic MTP block (spec 2.9) over rows at the same positions as the `streams` given, whose token ids
+  // are those of the positions after. Writes the draft layer's cache; logits as forward's, for the token two
+  // positions on. draft_streams() are its own output streams: the `streams` of the next draft.
+  View draft_mtp(ExecutionContext& context, const StepInput& step, const View& streams, const CachePools& pools);
+  View draft_streams() const { return draft_streams_; }
+
+  // One layer alone: streams in and out [tokens, hc, hidden] in host memory, f32. For layer-forced tests.
+  Status run_layer_alone(ExecutionContext& context, std::int32_t layer, const StepInput& step,
+                         std::span<const float> in, std::span<float> out, const CachePools& pools);
+
+ private:
+  static constexpr std::int32_t kNoLayer = -1;
+
+  Model(const Checkpoint& checkpoint, Backend& backend, const VariantTable& variants, const ModelOptions& options);
+
+  StepScope scope_of(ExecutionContext& context, const StepInput& step, const CachePools& pools) const;
+  void rotate_positions(const StepScope& scope) const;
+  View head(const StepScope& scope, const View& streams, const HyperConnectionParams& hc_head, const View& norm);
+  int stream_buffer_of(const View& streams) const;
+  Status upload_floats(std::span<const float> values, const View& to) const;
+  Status download_floats(const View& from, std::span<float> values) const;
+
+  const ModelConfig& config_;
+  ModelOptions options_;
+  Backend& backend_;
+  const VariantTable& variants_;
+  TapWriter taps_;
+  CacheLayout layout_;
+  ModelPlans plans_;
+  ModelWeights weights_;
+  ActivationArena arena_;
+  DeviceMemory frequencies_;
+  View window_frequencies_;      // [rope / 2] f32
+  View compressed_frequencies_;  // [rope / 2] f32
+  View final_streams_;
+  View draft_streams_;
+};
+
+}  // namespace fathom

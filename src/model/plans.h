@@ -1,0 +1,68 @@
+// The plan of every operation of a model, made once: pure functions of config, numerics and device.
+#pragma once
+
+#include <vector>
+
+#include "checkpoint/config.h"
+#include "checkpoint/expected_tensors.h"
+#include "model/cache_layout.h"
+#include "ops/attention_output/attention_output.h"
+#include "ops/compress_kv/compress_kv.h"
+#include "ops/draft_input/draft_input.h"
+#include "ops/embed/embed.h"
+#include "ops/hc_head/hc_head.h"
+#include "ops/hyper_connection/hyper_connection.h"
+#include "ops/index_query/index_query.h"
+#include "ops/index_scores/index_scores.h"
+#include "ops/kv_write/kv_write.h"
+#include "ops/linear/linear.h"
+#include "ops/lm_head/lm_head.h"
+#include "ops/moe_experts/moe_experts.h"
+#include "ops/moe_route/moe_route.h"
+#include "ops/q_norm_rope/q_norm_rope.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/rope_rows/rope_rows.h"
+#include "ops/select_topk/select_topk.h"
+#include "ops/sparse_attention/sparse_attention.h"
+
+namespace fathom {
+
+// What differs from layer to layer: the group of weights that read x, and where the cache is.
+struct LayerPlans {
+  LinearPlan inputs;   // wq_a, wkv, compressors, index weights: all read x
+  LinearPlan queries;  // wq_b, the indexer's wq_b: both read the low-rank q
+  KvWritePlan kv_write;
+  CompressKvPlan compress_main;
+  CompressKvPlan compress_index;
+  IndexScoresPlan index_scores;
+  SparseAttentionPlan attention;
+};
+
+struct ModelPlans {
+  RopeRowsPlan rope;
+  EmbedPlan embed;      // into all streams
+  EmbedPlan embed_row;  // one row a token: draft blocks
+  HyperConnectionPlan hyper_connection;
+  RmsNormPlan q_norm;
+  QNormRopePlan q_norm_rope;
+  IndexQueryPlan index_query;
+  SelectTopkPlan select_topk;
+  AttentionOutputPlan attention_output;
+  MoeRoutePlan moe_route;
+  MoeExpertsPlan moe_experts;
+  HcHeadPlan hc_head;
+  LmHeadPlan lm_head;
+  DraftInputPlan draft_input;
+  std::vector<LayerPlans> layers;    // trunk, then draft stages
+  std::int64_t workspace_bytes = 0;  // the largest
+};
+
+struct PlanLimits {
+  std::int64_t max_tokens = 0;
+  std::int64_t max_logit_rows = 0;
+};
+
+ModelPlans plan_model(const ModelConfig& config, const CacheLayout& layout, const Numerics& numerics,
+                      const PlanLimits& limits, const DeviceInfo& device);
+
+}  // namespace fathom
