@@ -36,4 +36,9 @@ AttentionOutputPlan plan_attention_output(const AttentionOutputDesc& desc, const
 void run_attention_output(ExecutionContext& context, const AttentionOutputPlan& plan, const AttentionOutputArgs& args);
 OpCost cost_attention_output(const AttentionOutputPlan& plan, const AttentionOutputArgs& args);
 
+// Variants, by their registry names.
+void attention_output_reference(ExecutionContext& context, const AttentionOutputPlan& plan,
+                                const AttentionOutputArgs& args);
+std::span<const Variant> attention_output_variants();
+
 }  // namespace fathom

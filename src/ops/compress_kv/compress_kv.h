@@ -54,4 +54,8 @@ CompressKvPlan plan_compress_kv(const CompressKvDesc& desc, const DeviceInfo& de
 void run_compress_kv(ExecutionContext& context, const CompressKvPlan& plan, const CompressKvArgs& args);
 OpCost cost_compress_kv(const CompressKvPlan& plan, const CompressKvArgs& args, const HostLengths& lengths);
 
+// Variants, by their registry names.
+void compress_kv_reference(ExecutionContext& context, const CompressKvPlan& plan, const CompressKvArgs& args);
+std::span<const Variant> compress_kv_variants();
+
 }  // namespace fathom

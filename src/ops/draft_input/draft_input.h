@@ -35,4 +35,8 @@ DraftInputPlan plan_draft_input(const DraftInputDesc& desc, const DeviceInfo& de
 void run_draft_input(ExecutionContext& context, const DraftInputPlan& plan, const DraftInputArgs& args);
 OpCost cost_draft_input(const DraftInputPlan& plan, const DraftInputArgs& args);
 
+// Variants, by their registry names.
+void draft_input_reference(ExecutionContext& context, const DraftInputPlan& plan, const DraftInputArgs& args);
+std::span<const Variant> draft_input_variants();
+
 }  // namespace fathom

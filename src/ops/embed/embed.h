@@ -24,4 +24,8 @@ EmbedPlan plan_embed(const EmbedDesc& desc, const DeviceInfo& device);
 void run_embed(ExecutionContext& context, const EmbedPlan& plan, const EmbedArgs& args);
 OpCost cost_embed(const EmbedPlan& plan, const EmbedArgs& args);
 
+// Variants, by their registry names.
+void embed_reference(ExecutionContext& context, const EmbedPlan& plan, const EmbedArgs& args);
+std::span<const Variant> embed_variants();
+
 }  // namespace fathom

@@ -32,4 +32,8 @@ HcHeadPlan plan_hc_head(const HcHeadDesc& desc, const DeviceInfo& device);
 void run_hc_head(ExecutionContext& context, const HcHeadPlan& plan, const HcHeadArgs& args);
 OpCost cost_hc_head(const HcHeadPlan& plan, const HcHeadArgs& args);
 
+// Variants, by their registry names.
+void hc_head_reference(ExecutionContext& context, const HcHeadPlan& plan, const HcHeadArgs& args);
+std::span<const Variant> hc_head_variants();
+
 }  // namespace fathom

@@ -54,4 +54,9 @@ HyperConnectionPlan plan_hyper_connection(const HyperConnectionDesc& desc, const
 void run_hyper_connection(ExecutionContext& context, const HyperConnectionPlan& plan, const HyperConnectionArgs& args);
 OpCost cost_hyper_connection(const HyperConnectionPlan& plan, const HyperConnectionArgs& args);
 
+// Variants, by their registry names.
+void hyper_connection_reference(ExecutionContext& context, const HyperConnectionPlan& plan,
+                                const HyperConnectionArgs& args);
+std::span<const Variant> hyper_connection_variants();
+
 }  // namespace fathom

@@ -27,4 +27,8 @@ IndexQueryPlan plan_index_query(const IndexQueryDesc& desc, const DeviceInfo& de
 void run_index_query(ExecutionContext& context, const IndexQueryPlan& plan, const IndexQueryArgs& args);
 OpCost cost_index_query(const IndexQueryPlan& plan, const IndexQueryArgs& args);
 
+// Variants, by their registry names.
+void index_query_reference(ExecutionContext& context, const IndexQueryPlan& plan, const IndexQueryArgs& args);
+std::span<const Variant> index_query_variants();
+
 }  // namespace fathom

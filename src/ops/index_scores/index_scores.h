@@ -37,4 +37,8 @@ IndexScoresPlan plan_index_scores(const IndexScoresDesc& desc, const DeviceInfo&
 void run_index_scores(ExecutionContext& context, const IndexScoresPlan& plan, const IndexScoresArgs& args);
 OpCost cost_index_scores(const IndexScoresPlan& plan, const IndexScoresArgs& args, const HostLengths& lengths);
 
+// Variants, by their registry names.
+void index_scores_reference(ExecutionContext& context, const IndexScoresPlan& plan, const IndexScoresArgs& args);
+std::span<const Variant> index_scores_variants();
+
 }  // namespace fathom

@@ -32,4 +32,8 @@ KvWritePlan plan_kv_write(const KvWriteDesc& desc, const DeviceInfo& device);
 void run_kv_write(ExecutionContext& context, const KvWritePlan& plan, const KvWriteArgs& args);
 OpCost cost_kv_write(const KvWritePlan& plan, const KvWriteArgs& args);
 
+// Variants, by their registry names.
+void kv_write_reference(ExecutionContext& context, const KvWritePlan& plan, const KvWriteArgs& args);
+std::span<const Variant> kv_write_variants();
+
 }  // namespace fathom

@@ -40,4 +40,8 @@ LinearPlan plan_linear(const LinearDesc& desc, const DeviceInfo& device);
 void run_linear(ExecutionContext& context, const LinearPlan& plan, const LinearArgs& args);
 OpCost cost_linear(const LinearPlan& plan, const LinearArgs& args);
 
+// Variants, by their registry names.
+void linear_reference(ExecutionContext& context, const LinearPlan& plan, const LinearArgs& args);
+std::span<const Variant> linear_variants();
+
 }  // namespace fathom

@@ -26,4 +26,8 @@ LmHeadPlan plan_lm_head(const LmHeadDesc& desc, const DeviceInfo& device);
 void run_lm_head(ExecutionContext& context, const LmHeadPlan& plan, const LmHeadArgs& args);
 OpCost cost_lm_head(const LmHeadPlan& plan, const LmHeadArgs& args);
 
+// Variants, by their registry names.
+void lm_head_reference(ExecutionContext& context, const LmHeadPlan& plan, const LmHeadArgs& args);
+std::span<const Variant> lm_head_variants();
+
 }  // namespace fathom

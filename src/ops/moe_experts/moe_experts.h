@@ -43,4 +43,8 @@ void run_moe_experts(ExecutionContext& context, const MoeExpertsPlan& plan, cons
 // over uniform routing.
 OpCost cost_moe_experts(const MoeExpertsPlan& plan, const MoeExpertsArgs& args);
 
+// Variants, by their registry names.
+void moe_experts_reference(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args);
+std::span<const Variant> moe_experts_variants();
+
 }  // namespace fathom

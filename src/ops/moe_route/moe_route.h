@@ -39,4 +39,8 @@ MoeRoutePlan plan_moe_route(const MoeRouteDesc& desc, const DeviceInfo& device);
 void run_moe_route(ExecutionContext& context, const MoeRoutePlan& plan, const MoeRouteArgs& args);
 OpCost cost_moe_route(const MoeRoutePlan& plan, const MoeRouteArgs& args);
 
+// Variants, by their registry names.
+void moe_route_reference(ExecutionContext& context, const MoeRoutePlan& plan, const MoeRouteArgs& args);
+std::span<const Variant> moe_route_variants();
+
 }  // namespace fathom

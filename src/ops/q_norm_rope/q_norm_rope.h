@@ -32,4 +32,8 @@ QNormRopePlan plan_q_norm_rope(const QNormRopeDesc& desc, const DeviceInfo& devi
 void run_q_norm_rope(ExecutionContext& context, const QNormRopePlan& plan, const QNormRopeArgs& args);
 OpCost cost_q_norm_rope(const QNormRopePlan& plan, const QNormRopeArgs& args);
 
+// Variants, by their registry names.
+void q_norm_rope_reference(ExecutionContext& context, const QNormRopePlan& plan, const QNormRopeArgs& args);
+std::span<const Variant> q_norm_rope_variants();
+
 }  // namespace fathom

@@ -25,4 +25,8 @@ RmsNormPlan plan_rms_norm(const RmsNormDesc& desc, const DeviceInfo& device);
 void run_rms_norm(ExecutionContext& context, const RmsNormPlan& plan, const RmsNormArgs& args);
 OpCost cost_rms_norm(const RmsNormPlan& plan, const RmsNormArgs& args);
 
+// Variants, by their registry names.
+void rms_norm_reference(ExecutionContext& context, const RmsNormPlan& plan, const RmsNormArgs& args);
+std::span<const Variant> rms_norm_variants();
+
 }  // namespace fathom

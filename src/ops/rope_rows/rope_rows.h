@@ -39,4 +39,8 @@ RopeRowsPlan plan_rope_rows(const RopeRowsDesc& desc, const DeviceInfo& device);
 void run_rope_rows(ExecutionContext& context, const RopeRowsPlan& plan, const RopeRowsArgs& args);
 OpCost cost_rope_rows(const RopeRowsPlan& plan, const RopeRowsArgs& args);
 
+// Variants, by their registry names.
+void rope_rows_reference(ExecutionContext& context, const RopeRowsPlan& plan, const RopeRowsArgs& args);
+std::span<const Variant> rope_rows_variants();
+
 }  // namespace fathom

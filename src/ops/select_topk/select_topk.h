@@ -26,4 +26,8 @@ SelectTopkPlan plan_select_topk(const SelectTopkDesc& desc, const DeviceInfo& de
 void run_select_topk(ExecutionContext& context, const SelectTopkPlan& plan, const SelectTopkArgs& args);
 OpCost cost_select_topk(const SelectTopkPlan& plan, const SelectTopkArgs& args, const HostLengths& lengths);
 
+// Variants, by their registry names.
+void select_topk_reference(ExecutionContext& context, const SelectTopkPlan& plan, const SelectTopkArgs& args);
+std::span<const Variant> select_topk_variants();
+
 }  // namespace fathom

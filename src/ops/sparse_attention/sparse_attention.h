@@ -45,4 +45,9 @@ void run_sparse_attention(ExecutionContext& context, const SparseAttentionPlan& 
 OpCost cost_sparse_attention(const SparseAttentionPlan& plan, const SparseAttentionArgs& args,
                              const HostLengths& lengths);
 
+// Variants, by their registry names.
+void sparse_attention_reference(ExecutionContext& context, const SparseAttentionPlan& plan,
+                                const SparseAttentionArgs& args);
+std::span<const Variant> sparse_attention_variants();
+
 }  // namespace fathom
