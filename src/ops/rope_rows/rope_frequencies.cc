@@ -15,7 +15,7 @@ double correction_index(double turns, double base, double rope_dim, double conte
 
 }  // namespace
 
-std::vector<float> make_rope_frequencies(double base, std::int32_t rope_dim, const RopeScaling& scaling) {
+std::vector<float> make_rope_frequencies(double base, std::int32_t rope_dim, const YarnScaling& scaling) {
   FATHOM_CHECK(rope_dim > 0 && rope_dim % 2 == 0, "channels rotate in pairs");
   std::vector<float> frequencies(static_cast<std::size_t>(rope_dim / 2));
   for (std::size_t i = 0; i < frequencies.size(); ++i) {
