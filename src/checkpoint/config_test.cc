@@ -102,7 +102,8 @@ TEST(Config, RatiosMustFitTheLayers) {
   EXPECT_THAT(failure_of(with("\"num_hidden_layers\": 6", "\"num_hidden_layers\": 5")),
               HasSubstr("compress_ratios[5]\": found 128, expected 0: it belongs to a draft stage"));
   EXPECT_THAT(failure_of(with("    4,\n    128,\n", "    4,\n    2,\n")), HasSubstr("compress_ratios[3]\": found 2"));
-  EXPECT_THAT(failure_of(with("    4,\n    128,\n", "    4,\n    null,\n")), HasSubstr("compress_ratios[3]\": found null"));
+  EXPECT_THAT(failure_of(with("    4,\n    128,\n", "    4,\n    null,\n")),
+              HasSubstr("compress_ratios[3]\": found null"));
 }
 
 TEST(Config, RefusesOtherArchitectures) {
