@@ -6,9 +6,8 @@ namespace fathom {
 
 std::string Finding::to_string() const {
   std::string text = severity == Severity::kError ? "error: " : "warning: ";
-  text += kind + ": " + name + ": found " + found;
-  if (!expected.empty()) text += ", expected " + expected;
-  return text;
+  if (expected.empty()) return text + kind + ": " + found;
+  return text + kind + ": " + name + ": found " + found + ", expected " + expected;
 }
 
 bool has_errors(const std::vector<Finding>& findings) {

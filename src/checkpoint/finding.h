@@ -17,7 +17,7 @@ struct Finding {
   std::string kind;      // stable short name: "missing", "dtype", "shape", "extent", "duplicate", ...
   std::string name;      // the tensor, file or config key
   std::string found;     // what is there
-  std::string expected;  // what should be there, or what to do
+  std::string expected;  // what should be there, or what to do; empty: `found` is a whole message
 
   // "error: missing: layers.3.attn.wkv.weight: found nothing, expected F8_E4M3 [512, 4096]"
   std::string to_string() const;
