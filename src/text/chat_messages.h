@@ -50,6 +50,7 @@ struct ChatMessage {
 
 struct ChatConversation {
   std::vector<ChatMessage> messages;  // not empty
+  int num_inserted = 0;               // messages in front that the client did not send (an empty system message)
 };
 
 // {"messages": [...], "tools": [...]} or the bare array of messages.
