@@ -40,6 +40,8 @@ class Backend {
   // `host` may be reused as soon as upload returns; `host` is complete when download returns.
   virtual Status upload(std::byte* device_data, const std::byte* host, std::int64_t num_bytes) = 0;
   virtual Status download(std::byte* host, const std::byte* device_data, std::int64_t num_bytes) = 0;
+  // Between two places on the device.
+  virtual Status copy(std::byte* to, const std::byte* from, std::int64_t num_bytes) = 0;
   // Waits for everything launched; a device fault is reported here.
   virtual Status finish() = 0;
 

@@ -1,5 +1,7 @@
 #include "model/cache_layout.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace fathom {
@@ -62,6 +64,29 @@ CacheLayout plan_cache_layout(const ModelConfig& config, const Numerics& numeric
 std::int64_t CacheLayout::sequence_bytes(std::int64_t context_tokens, std::int64_t max_step_tokens) const {
   return num_context_blocks(context_tokens) * context_block_bytes +
          num_window_blocks(max_step_tokens) * window_block_bytes + state_slot_bytes;
+}
+
+std::vector<ResumePiece> CacheLayout::resume_pieces(std::int64_t boundary_tokens) const {
+  FATHOM_CHECK(boundary_tokens > 0 && boundary_tokens % kBlockTokens == 0, "resume points stand at block boundaries");
+  std::vector<ResumePiece> pieces;
+  std::int64_t total = 0;
+  for (const LayerCache& layer : layers) {
+    if (layer.ratio != 4) continue;
+    const std::int64_t main_half = layer.kv.head_dim * 4;
+    const std::int64_t index_half = layer.index_key.head_dim * 4;
+    const std::pair<std::int64_t, std::int64_t> arrays[] = {{layer.main_u_offset_bytes, main_half},
+                                                            {layer.main_g_offset_bytes, main_half},
+                                                            {layer.index_u_offset_bytes, index_half},
+                                                            {layer.index_g_offset_bytes, index_half}};
+    for (const auto& [offset, half] : arrays) {
+      for (std::int64_t position = boundary_tokens - 4; position < boundary_tokens; ++position) {
+        const std::int64_t slot = position % compressor_slots(4);
+        pieces.push_back({offset + slot * 2 * half, take(total, half), half});
+      }
+    }
+  }
+  FATHOM_CHECK(total == resume_rows_bytes, "the pieces are the resume point");
+  return pieces;
 }
 
 std::string CacheLayout::to_string() const {

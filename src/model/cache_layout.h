@@ -12,6 +12,13 @@
 
 namespace fathom {
 
+// One run of bytes of a resume point: in the state slot, and in the resume slot.
+struct ResumePiece {
+  std::int64_t state_offset_bytes = 0;
+  std::int64_t resume_offset_bytes = 0;
+  std::int64_t num_bytes = 0;
+};
+
 struct CacheLayout {
   // Trunk layers, then one window-only layer per draft stage.
   std::vector<LayerCache> layers;
@@ -28,6 +35,8 @@ struct CacheLayout {
 
   // Bytes of one sequence of `context_tokens`, all kinds of state, with steps of up to `max_step_tokens`.
   std::int64_t sequence_bytes(std::int64_t context_tokens, std::int64_t max_step_tokens) const;
+  // The rows at positions [boundary - 4, boundary), boundary a multiple of 128: resume_rows_bytes in all.
+  std::vector<ResumePiece> resume_pieces(std::int64_t boundary_tokens) const;
   std::string to_string() const;
 };
 

@@ -20,6 +20,9 @@ class CpuBackend final : public Backend {
   Result<DeviceMemory> allocate(std::int64_t num_bytes, std::string_view purpose) override;
   Status upload(std::byte* device_data, const std::byte* host, std::int64_t num_bytes) override;
   Status download(std::byte* host, const std::byte* device_data, std::int64_t num_bytes) override;
+  Status copy(std::byte* to, const std::byte* from, std::int64_t num_bytes) override {
+    return upload(to, from, num_bytes);
+  }
   Status finish() override { return {}; }
   Result<View> place_weight(const View& host, bool aligned) override;
   Result<const void*> place_experts(std::vector<ExpertWeights>& experts, std::int32_t layer) override;

@@ -1,0 +1,64 @@
+#include "engine/load_model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "backend/cpu/cpu_backend.h"
+#include "base/log.h"
+#include "engine/hash.h"
+
+namespace fathom {
+namespace {
+
+// Names and places of all tensors, and of each at most 64 words spread over its bytes.
+std::uint64_t fingerprint(const Checkpoint& checkpoint, const Numerics& numerics) {
+  std::uint64_t hash = mix_hash(0, static_cast<std::uint64_t>(numerics.mode));
+  for (const TensorInfo& tensor : checkpoint.catalog.tensors()) {
+    for (const char c : tensor.name) hash = mix_hash(hash, static_cast<std::uint8_t>(c));
+    const std::span<const std::byte> bytes = checkpoint.catalog.bytes(tensor);
+    hash = mix_hash(hash, bytes.size());
+    // Experts are many and alike: a word of each is enough.
+    const bool expert = tensor.name.find(".experts.") != std::string::npos;
+    const std::size_t num_words = bytes.size() / 8;
+    const std::size_t step = std::max<std::size_t>(1, num_words / (expert ? 1 : 64));
+    for (std::size_t word = 0; word < num_words; word += step) {
+      std::uint64_t value = 0;
+      std::memcpy(&value, bytes.data() + word * 8, 8);
+      hash = mix_hash(hash, value);
+    }
+  }
+  return hash;
+}
+
+}  // namespace
+
+Result<LoadedModel> load_model(const std::string& path, const LoadOptions& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  LoadedModel loaded;
+  FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(path));
+  loaded.checkpoint = std::make_unique<const Checkpoint>(std::move(checkpoint));
+  for (const Finding& finding : loaded.checkpoint->report.findings) log_warning(finding.to_string());
+
+  const int num_threads = options.num_threads > 0 ? options.num_threads : ThreadPool::available_cpus();
+  loaded.backend = std::make_unique<CpuBackend>(num_threads);
+  OpRegistry registry;
+  register_cpu_variants(registry);
+  FATHOM_ASSIGN_OR_RETURN(VariantTable variants,
+                          VariantTable::choose(registry, loaded.backend->device().backend, options.variants));
+  loaded.variants = std::make_unique<const VariantTable>(variants);
+
+  ModelOptions model;
+  model.numerics = options.numerics;
+  model.max_tokens = options.max_step_tokens;
+  model.max_logit_rows = std::min(options.max_logit_rows, options.max_step_tokens);
+  model.draft = options.draft;
+  FATHOM_ASSIGN_OR_RETURN(loaded.model, Model::make(*loaded.checkpoint, *loaded.backend, *loaded.variants, model));
+  FATHOM_RETURN_IF_ERROR(loaded.checkpoint->catalog.check_unchanged());
+  loaded.weights_fingerprint = fingerprint(*loaded.checkpoint, options.numerics);
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
+  loaded.load_ms = time.count();
+  return loaded;
+}
+
+}  // namespace fathom

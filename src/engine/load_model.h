@@ -1,0 +1,37 @@
+// A checkpoint on disk to a model that runs: verify, map, bind, plan.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/verify.h"
+#include "model/model.h"
+
+namespace fathom {
+
+struct LoadOptions {
+  Numerics numerics = Numerics::serve();
+  int num_threads = 0;                                        // 0: all CPUs this process may use
+  std::vector<std::pair<std::string, std::string>> variants;  // operation (or *), variant
+  std::int64_t max_step_tokens = 512;                         // prefill chunk
+  std::int64_t max_logit_rows = 16;
+  bool draft = true;  // bind draft blocks where the checkpoint has them
+};
+
+// Members in the order of their dependence; the model refers to all before it.
+struct LoadedModel {
+  std::unique_ptr<const Checkpoint> checkpoint;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<const VariantTable> variants;
+  std::unique_ptr<Model> model;
+  // Of config, weights (sampled) and numerics: cached state of another model never matches.
+  std::uint64_t weights_fingerprint = 0;
+  double load_ms = 0;
+};
+
+// `path`: a model directory or a .safetensors file.
+Result<LoadedModel> load_model(const std::string& path, const LoadOptions& options);
+
+}  // namespace fathom

@@ -1,0 +1,230 @@
+#include "engine/model_executor.h"
+
+#include <chrono>
+#include <utility>
+
+namespace fathom {
+namespace {
+
+constexpr std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+}  // namespace
+
+ModelExecutor::ModelExecutor(Model& model, const ModelExecutorOptions& options)
+    : model_(model), context_(model.make_context()) {
+  const ModelConfig& config = model.config();
+  limits_.vocab_size = config.vocab_size;
+  limits_.max_length_tokens = options.max_length_tokens > 0
+                                  ? std::min<std::int64_t>(options.max_length_tokens, config.max_position_embeddings)
+                                  : config.max_position_embeddings;
+  limits_.max_rows = static_cast<std::int32_t>(model.options().max_tokens);
+  limits_.max_logits_rows = static_cast<std::int32_t>(model.options().max_logit_rows);
+  limits_.max_sequences = options.max_sequences;
+  limits_.num_context_blocks = options.num_context_blocks;
+  limits_.num_window_blocks = options.num_window_blocks;
+  limits_.num_state_slots = options.num_state_slots;
+  limits_.num_resume_slots = options.num_resume_slots;
+  limits_.max_proposals = 0;
+  limits_.classes_differ = model.backend().device().backend != BackendKind::kCpu;
+  limits_.weights_fingerprint = options.weights_fingerprint;
+}
+
+Result<std::unique_ptr<ModelExecutor>> ModelExecutor::make(Model& model, const ModelExecutorOptions& options) {
+  std::unique_ptr<ModelExecutor> executor(new ModelExecutor(model, options));
+  FATHOM_RETURN_IF_ERROR(executor->allocate_pools());
+  const ExecutorLimits& limits = executor->limits_;
+  StepInputLimits input;
+  input.max_tokens = limits.max_rows;
+  input.max_sequences = limits.max_sequences;
+  input.max_logit_rows = limits.max_logits_rows;
+  // Sequences may share context blocks, so the tables can name more entries than the pool has blocks.
+  input.max_context_entries = limits.max_sequences * num_context_blocks(limits.max_length_tokens);
+  input.max_window_entries = limits.max_sequences * num_window_blocks(limits.max_rows + kMaxDraft);
+  FATHOM_ASSIGN_OR_RETURN(executor->input_, StepInput::make(model.backend(), input));
+  executor->tokens_.reserve(at(limits.max_rows));
+  executor->previous_tokens_.reserve(at(limits.max_logits_rows));
+  if (!model.backend().is_host_memory()) {
+    executor->host_logits_.resize(at(std::int64_t{limits.max_logits_rows} * limits.vocab_size));
+  }
+  return executor;
+}
+
+Status ModelExecutor::allocate_pools() {
+  const CacheLayout& layout = model_.cache_layout();
+  Backend& backend = model_.backend();
+  pools_.context_block_bytes = layout.context_block_bytes;
+  pools_.window_block_bytes = layout.window_block_bytes;
+  pools_.state_slot_bytes = layout.state_slot_bytes;
+  FATHOM_ASSIGN_OR_RETURN(context_pool_,
+                          backend.allocate(limits_.num_context_blocks * layout.context_block_bytes, "context blocks"));
+  FATHOM_ASSIGN_OR_RETURN(window_pool_,
+                          backend.allocate(limits_.num_window_blocks * layout.window_block_bytes, "window blocks"));
+  FATHOM_ASSIGN_OR_RETURN(state_pool_,
+                          backend.allocate(limits_.num_state_slots * layout.state_slot_bytes, "compressor states"));
+  FATHOM_ASSIGN_OR_RETURN(resume_pool_,
+                          backend.allocate(limits_.num_resume_slots * layout.resume_rows_bytes, "resume points"));
+  pools_.context = context_pool_.data;
+  pools_.window = window_pool_.data;
+  pools_.state = state_pool_.data;
+  return {};
+}
+
+Status ModelExecutor::copy_resume_rows(const ResumeCopy& copy, bool save) {
+  const CacheLayout& layout = model_.cache_layout();
+  std::byte* state = pools_.state + copy.state_slot.value * layout.state_slot_bytes;
+  std::byte* resume = resume_pool_.data + copy.resume_slot.value * layout.resume_rows_bytes;
+  for (const ResumePiece& piece : layout.resume_pieces(copy.boundary_tokens)) {
+    std::byte* in_state = state + piece.state_offset_bytes;
+    std::byte* in_resume = resume + piece.resume_offset_bytes;
+    FATHOM_RETURN_IF_ERROR(save ? model_.backend().copy(in_resume, in_state, piece.num_bytes)
+                                : model_.backend().copy(in_state, in_resume, piece.num_bytes));
+  }
+  return {};
+}
+
+void ModelExecutor::apply(const BlockTableDelta& delta) {
+  if (delta.released) {
+    FATHOM_CHECK(sequences_.erase(delta.id) == 1, "a released sequence was created");
+    return;
+  }
+  if (delta.created) {
+    const auto [entry, inserted] = sequences_.try_emplace(delta.id);
+    FATHOM_CHECK(inserted, "sequence ids are never reused");
+    entry->second.state_slot = delta.state_slot.value;
+    entry->second.first_window = delta.first_window_block;
+    entry->second.length = delta.start_length;
+  }
+  const auto found = sequences_.find(delta.id);
+  FATHOM_CHECK(found != sequences_.end(), "a changed sequence was created");
+  SequenceTables& tables = found->second;
+  for (const BlockId block : delta.appended_context) tables.context.push_back(block.value);
+  for (const WindowBlockId block : delta.appended_window) tables.window.push_back(block.value);
+  if (delta.first_window_block > tables.first_window) {
+    const std::int32_t gone = delta.first_window_block - tables.first_window;
+    FATHOM_CHECK(at(gone) <= tables.window.size(), "only window blocks it has can go");
+    tables.window.erase(tables.window.begin(), tables.window.begin() + gone);
+    tables.first_window = delta.first_window_block;
+  }
+}
+
+Status ModelExecutor::fill_step(const StepPlan& plan) {
+  tokens_.clear();
+  for (const TokenRef& ref : plan.tokens) {
+    FATHOM_CHECK((ref.id >= 0) != (ref.previous_row >= 0), "a token is an id or a row of the step before");
+    FATHOM_CHECK(ref.id >= 0 || at(ref.previous_row) < previous_tokens_.size(), "the step before has that row");
+    tokens_.push_back(ref.id >= 0 ? ref.id : previous_tokens_[at(ref.previous_row)]);
+    FATHOM_CHECK(tokens_.back() < limits_.vocab_size, "token ids lie inside the vocabulary");
+  }
+  input_.clear();
+  std::int32_t row = 0;
+  for (const SequenceStep& step : plan.sequences) {
+    const auto found = sequences_.find(step.id);
+    FATHOM_CHECK(found != sequences_.end(), "a step's sequences were created");
+    const SequenceTables& tables = found->second;
+    FATHOM_CHECK(step.start == tables.length, "rows follow the committed ones");
+    FATHOM_CHECK(step.start + step.num_tokens <= limits_.max_length_tokens, "rows lie inside the context");
+    SequenceRows rows;
+    rows.tokens = std::span(tokens_).subspan(at(row), at(step.num_tokens));
+    rows.start = step.start;
+    rows.context_table = tables.context;
+    rows.window_table = tables.window;
+    rows.window_first = tables.first_window;
+    rows.state_slot = tables.state_slot;
+    input_.add(rows);
+    row += step.num_tokens;
+    for (std::int32_t i = step.num_logits; i > 0; --i) input_.add_logit_row(row - i);
+  }
+  return input_.upload();
+}
+
+void ModelExecutor::sample_sequence(const SequenceStep& step, const SampleSpec& spec, std::span<const TokenId> tokens,
+                                    std::int32_t first_logit_row, SequenceResult& result) {
+  const std::int64_t end = step.start + step.num_tokens;
+  result.id = step.id;
+  result.accepted = 0;
+  result.proposals.clear();
+  result.tokens.clear();
+  for (std::int32_t i = 0; i < step.num_logits; ++i) {
+    const SampleSpec narrow = row_spec(spec, i, step.num_logits, limits_.vocab_size);
+    const std::int64_t position = end - step.num_logits + i;
+    result.tokens.push_back(sample_token(logits(first_logit_row + i), position + 1, narrow, workspace_));
+    previous_tokens_.push_back(result.tokens.back().token);
+  }
+  const std::int32_t first = step.num_logits - step.num_drafts - 1;
+  const std::span<const TokenId> drafts = tokens.last(at(step.num_drafts));
+  while (result.accepted < step.num_drafts &&
+         result.tokens[at(first + result.accepted)].token == drafts[at(result.accepted)]) {
+    ++result.accepted;
+  }
+}
+
+Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
+  FATHOM_RETURN_IF_ERROR(fill_step(plan));
+  const View device_logits = model_.forward(context_, input_, pools_);
+  if (!device_logits.empty() && !model_.backend().is_host_memory()) {
+    FATHOM_RETURN_IF_ERROR(model_.backend().download(reinterpret_cast<std::byte*>(host_logits_.data()),
+                                                     device_logits.data, device_logits.num_bytes()));
+    logits_ = host_logits_.data();
+  } else {
+    logits_ = device_logits.as<float>();
+  }
+  FATHOM_RETURN_IF_ERROR(model_.backend().finish());
+
+  previous_tokens_.clear();
+  std::size_t num_with_logits = 0;
+  std::int32_t row = 0, logit_row = 0;
+  for (const SequenceStep& step : plan.sequences) {
+    const std::span<const TokenId> tokens = std::span(tokens_).subspan(at(row), at(step.num_tokens));
+    row += step.num_tokens;
+    sequences_.find(step.id)->second.length = step.start + step.num_tokens - step.num_drafts;
+    if (step.num_logits == 0) continue;
+    if (num_with_logits == result.sequences.size()) result.sequences.emplace_back();
+    sample_sequence(step, plan.samples[num_with_logits], tokens, logit_row, result.sequences[num_with_logits]);
+    ++num_with_logits;
+    logit_row += step.num_logits;
+  }
+  result.sequences.resize(num_with_logits);
+  return {};
+}
+
+Status ModelExecutor::launch(const StepPlan& plan) {
+  FATHOM_CHECK(num_results_ < 2, "at most one step beyond the one being waited for");
+  const auto begin = std::chrono::steady_clock::now();
+  for (const ResumeCopy& copy : plan.resume_saves) FATHOM_RETURN_IF_ERROR(copy_resume_rows(copy, true));
+  for (const BlockTableDelta& delta : plan.deltas) apply(delta);
+  for (const ResumeCopy& copy : plan.resume_restores) FATHOM_RETURN_IF_ERROR(copy_resume_rows(copy, false));
+
+  StepResult result = std::move(spare_);
+  spare_ = {};
+  result.step = plan.step;
+  if (plan.sequences.empty()) {
+    result.sequences.clear();
+    previous_tokens_.clear();
+  } else {
+    FATHOM_RETURN_IF_ERROR(run_step(plan, result));
+  }
+  const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+  result.device_us = time.count();
+  results_[num_results_++] = std::move(result);
+  return {};
+}
+
+Result<StepResult> ModelExecutor::wait() {
+  FATHOM_CHECK(num_results_ > 0, "a launched step is waited for");
+  StepResult oldest = std::move(results_[0]);
+  if (--num_results_ > 0) results_[0] = std::move(results_[1]);
+  return oldest;
+}
+
+void ModelExecutor::commit(SequenceId id, std::int64_t length) {
+  const auto found = sequences_.find(id);
+  FATHOM_CHECK(found != sequences_.end(), "a committed sequence was created");
+  found->second.length = length;
+}
+
+std::span<const float> ModelExecutor::logits(std::int32_t row) const {
+  FATHOM_CHECK(logits_ != nullptr && row < input_.num_logit_rows(), "the last step has that row of logits");
+  return {logits_ + std::int64_t{row} * limits_.vocab_size, at(limits_.vocab_size)};
+}
+
+}  // namespace fathom

@@ -1,0 +1,77 @@
+// The executor over a model: block tables, steps, sampling, draft verification (executor.h has the contract).
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/executor.h"
+#include "model/model.h"
+
+namespace fathom {
+
+struct ModelExecutorOptions {
+  std::int64_t max_length_tokens = 0;  // 0: what the config says
+  std::int32_t max_sequences = 1;      // of one step
+  std::int32_t num_context_blocks = 0;
+  std::int32_t num_window_blocks = 0;
+  std::int32_t num_state_slots = 1;
+  std::int32_t num_resume_slots = 0;
+  std::uint64_t weights_fingerprint = 0;
+};
+
+class ModelExecutor final : public Executor {
+ public:
+  // Allocates the pools. The model must outlive the executor and run nothing else meanwhile.
+  static Result<std::unique_ptr<ModelExecutor>> make(Model& model, const ModelExecutorOptions& options);
+
+  const ExecutorLimits& limits() const override { return limits_; }
+  Status launch(const StepPlan& plan) override;
+  Result<StepResult> wait() override;
+  void commit(SequenceId id, std::int64_t length) override;
+
+  // Gives a result's memory back, so that the next step allocates nothing.
+  void reuse(StepResult result) { spare_ = std::move(result); }
+  // Taps, trace and repeats of the steps to come are set here.
+  ExecutionContext& context() { return context_; }
+  // Logits of the last step, row by row in plan order: [logits rows, vocab].
+  std::span<const float> logits(std::int32_t row) const;
+  const CachePools& pools() const { return pools_; }
+
+ private:
+  struct SequenceTables {
+    std::int32_t state_slot = 0;
+    std::vector<std::int32_t> context;
+    std::vector<std::int32_t> window;  // logical blocks first_window, first_window + 1, ...
+    std::int32_t first_window = 0;
+    std::int64_t length = 0;
+  };
+
+  ModelExecutor(Model& model, const ModelExecutorOptions& options);
+  Status allocate_pools();
+  Status copy_resume_rows(const ResumeCopy& copy, bool save);
+  void apply(const BlockTableDelta& delta);
+  Status fill_step(const StepPlan& plan);
+  Status run_step(const StepPlan& plan, StepResult& result);
+  void sample_sequence(const SequenceStep& step, const SampleSpec& spec, std::span<const TokenId> tokens,
+                       std::int32_t first_logit_row, SequenceResult& result);
+
+  Model& model_;
+  ExecutorLimits limits_;
+  ExecutionContext context_;
+  DeviceMemory context_pool_, window_pool_, state_pool_, resume_pool_;
+  CachePools pools_;
+  StepInput input_;
+  std::unordered_map<SequenceId, SequenceTables> sequences_;
+  std::vector<TokenId> tokens_;           // of the step's rows
+  std::vector<TokenId> previous_tokens_;  // of the step before, one per logits row
+  std::vector<float> host_logits_;        // where device memory is not host memory
+  const float* logits_ = nullptr;         // [logits rows, vocab]
+  SampleWorkspace workspace_;
+  // Steps run inside launch(); at most two results wait.
+  StepResult results_[2];
+  int num_results_ = 0;
+  StepResult spare_;
+};
+
+}  // namespace fathom
