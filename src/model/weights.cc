@@ -30,7 +30,8 @@ class Binder {
   }
 
   ExpertWeights mapped_expert(const std::string& prefix) const {
-    return {mapped_linear(prefix + ".w1"), mapped_linear(prefix + ".w3"), mapped_linear(prefix + ".w2")};
+    return {
+        .w1 = mapped_linear(prefix + ".w1"), .w2 = mapped_linear(prefix + ".w2"), .w3 = mapped_linear(prefix + ".w3")};
   }
 
   LayerWeights layer(const std::string& prefix, std::int32_t index, std::int32_t ratio, bool hash_routed) {
@@ -136,7 +137,7 @@ class Binder {
       }
     }
     const std::string shared = prefix + ".shared_experts";
-    moe.shared = {linear(shared + ".w1"), linear(shared + ".w3"), linear(shared + ".w2")};
+    moe.shared = {.w1 = linear(shared + ".w1"), .w2 = linear(shared + ".w2"), .w3 = linear(shared + ".w3")};
     return moe;
   }
 
