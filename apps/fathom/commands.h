@@ -2,6 +2,7 @@
 // that sees the CLI library); each cmd_*.cc owns one subcommand. Functions return the exit code.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace fathom::app {
@@ -27,5 +28,39 @@ struct ParseOptions {
   bool thinking = true;
 };
 int run_parse(const ParseOptions& options);
+
+struct VerifyOptions {
+  std::string model;  // directory or one .safetensors file
+  bool json = false;
+};
+int run_verify(const VerifyOptions& options);  // 0 right, 1 wrong
+
+struct InspectOptions {
+  std::string model;
+  std::int64_t max_context = 0;  // tokens; 0: the model's longest
+  std::int64_t max_sequences = 1;
+  std::int64_t memory_bytes = 0;  // 0: this machine's
+  bool json = false;
+};
+int run_inspect(const InspectOptions& options);
+
+struct SynthOptions {
+  std::string config;       // flash, flash-0731, pro, mini, or a config.json
+  std::int32_t layers = 0;  // 0: all
+  std::int32_t experts = 0;
+  std::uint64_t seed = 1;
+  std::string out;
+  bool headers_only = false;
+  std::string experts_format = "mxfp4";  // nvfp4, fp8
+  std::string draft;                     // none, mtp, dspark; empty: what the config says
+};
+int run_synth(const SynthOptions& options);
+
+struct ConvertOptions {
+  std::string to;  // nvfp4
+  std::string model;
+  std::string out;
+};
+int run_convert(const ConvertOptions& options);
 
 }  // namespace fathom::app

@@ -51,6 +51,54 @@ void add_parse(CLI::App& app, int& exit_code) {
   command->callback([options, &exit_code] { exit_code = run_parse(*options); });
 }
 
+void add_verify(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<VerifyOptions>();
+  CLI::App* command =
+      app.add_subcommand("verify", "Check that a checkpoint holds what its config implies; reads headers only");
+  command->add_option("--model", options->model, "Model directory, or one .safetensors file")->required();
+  command->add_flag("--json", options->json, "Print the report as JSON");
+  command->callback([options, &exit_code] { exit_code = run_verify(*options); });
+}
+
+void add_inspect(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* command = app.add_subcommand("inspect", "What a checkpoint is, and how much memory it needs");
+  command->add_option("--model", options->model, "Model directory, or one .safetensors file")->required();
+  command->add_option("--max-context", options->max_context, "Tokens of each sequence (default: the model's longest)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--max-sequences", options->max_sequences, "Sequences at the same time (default 1)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--memory", options->memory_bytes, "Bytes available, suffixes allowed (default: this machine's)")
+      ->transform(CLI::AsSizeValue(true));
+  command->add_flag("--json", options->json, "Print as JSON");
+  command->callback([options, &exit_code] { exit_code = run_inspect(*options); });
+}
+
+void add_synth(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<SynthOptions>();
+  CLI::App* command = app.add_subcommand("synth", "Write a checkpoint of seeded random weights in the official layout");
+  command->add_option("--config", options->config, "flash, flash-0731, pro, mini, or a config.json")->required();
+  command->add_option("--layers", options->layers, "Only the first N layers")->check(CLI::PositiveNumber);
+  command->add_option("--experts", options->experts, "Only M routed experts a layer")->check(CLI::PositiveNumber);
+  command->add_option("--seed", options->seed, "Same seed, same weights (default 1)");
+  command->add_option("--out", options->out, "Directory to write; must hold no checkpoint")->required();
+  command->add_flag("--headers-only", options->headers_only, "Sparse files of the true size, all data zero");
+  command->add_option("--format", options->experts_format, "Routed experts: mxfp4 (default), nvfp4 or fp8 (Base)")
+      ->check(CLI::IsMember({"mxfp4", "nvfp4", "fp8"}));
+  command->add_option("--draft", options->draft, "none, mtp or dspark (default: as the config says)")
+      ->check(CLI::IsMember({"none", "mtp", "dspark"}));
+  command->callback([options, &exit_code] { exit_code = run_synth(*options); });
+}
+
+void add_convert(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<ConvertOptions>();
+  CLI::App* command = app.add_subcommand("convert", "Rewrite a checkpoint's experts in another format, value-exact");
+  command->add_option("--to", options->to, "nvfp4")->required()->check(CLI::IsMember({"nvfp4"}));
+  command->add_option("--model", options->model, "Checkpoint with MXFP4 experts")->required();
+  command->add_option("--out", options->out, "Directory to write; must hold no checkpoint")->required();
+  command->callback([options, &exit_code] { exit_code = run_convert(*options); });
+}
+
 }  // namespace
 }  // namespace fathom::app
 
@@ -62,6 +110,10 @@ int main(int argc, char** argv) {
   fathom::app::add_tokenize(app, exit_code);
   fathom::app::add_render(app, exit_code);
   fathom::app::add_parse(app, exit_code);
+  fathom::app::add_inspect(app, exit_code);
+  fathom::app::add_verify(app, exit_code);
+  fathom::app::add_synth(app, exit_code);
+  fathom::app::add_convert(app, exit_code);
   CLI11_PARSE(app, argc, argv);
   return exit_code;
 }

@@ -1,0 +1,59 @@
+#include "model/capacity.h"
+
+#include <algorithm>
+
+#include "backend/backend.h"
+#include "base/units.h"
+#include "model/activations.h"
+#include "model/plans.h"
+
+namespace fathom {
+namespace {
+
+std::int64_t activation_bytes_of(const ModelConfig& config, const CapacityRequest& request, const CacheLayout& layout,
+                                 const DeviceInfo& device) {
+  ActivationLimits limits;
+  limits.max_tokens = request.max_step_tokens;
+  limits.max_logit_rows = std::max<std::int64_t>(limits.max_logit_rows, request.max_sequences);
+  limits.index_score_bytes = std::max<std::int64_t>(4 * kMiB, config.max_position_embeddings);
+  limits.workspace_bytes =
+      plan_model(config, layout, request.numerics, {limits.max_tokens, limits.max_logit_rows}, device).workspace_bytes;
+  limits.draft = request.num_draft_layers > 0;
+  const DType dtype = device.backend == BackendKind::kCpu ? DType::kF32 : DType::kBF16;
+  return plan_activations(config, dtype, limits).total_bytes();
+}
+
+}  // namespace
+
+CapacityPlan plan_capacity(const ModelConfig& config, const CapacityRequest& request, const DeviceInfo& device) {
+  CapacityPlan plan;
+  plan.request = request;
+  plan.layout = plan_cache_layout(config, request.numerics, request.num_draft_layers);
+  plan.activation_bytes = activation_bytes_of(config, request, plan.layout, device);
+  // A decoding sequence holds the window blocks a single row can touch; the step that prefills holds more.
+  const std::int64_t window_blocks = num_window_blocks(1);
+  plan.fixed_sequence_bytes = plan.layout.state_slot_bytes + window_blocks * plan.layout.window_block_bytes;
+  plan.prefill_window_bytes =
+      (num_window_blocks(request.max_step_tokens) - window_blocks) * plan.layout.window_block_bytes;
+  plan.bytes_per_token = static_cast<double>(plan.layout.context_block_bytes) / static_cast<double>(kBlockTokens);
+  plan.sequence_bytes =
+      plan.fixed_sequence_bytes + num_context_blocks(request.max_context_tokens) * plan.layout.context_block_bytes;
+  const std::int64_t base_bytes = request.weights_bytes + plan.activation_bytes + plan.prefill_window_bytes;
+  plan.total_bytes = base_bytes + request.max_sequences * plan.sequence_bytes;
+
+  const std::int64_t available = request.memory_bytes - base_bytes;
+  plan.weights_fit = available >= 0;
+  plan.fits = plan.total_bytes <= request.memory_bytes;
+  if (!plan.weights_fit) return plan;
+  plan.largest_num_sequences = available / plan.sequence_bytes;
+  const std::int64_t share = available / request.max_sequences - plan.fixed_sequence_bytes;
+  if (share <= 0) return plan;
+  plan.largest_context_tokens = config.max_position_embeddings;
+  if (plan.layout.context_block_bytes > 0) {
+    plan.largest_context_tokens =
+        std::min(plan.largest_context_tokens, share / plan.layout.context_block_bytes * kBlockTokens);
+  }
+  return plan;
+}
+
+}  // namespace fathom

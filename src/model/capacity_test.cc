@@ -1,0 +1,66 @@
+#include "model/capacity.h"
+
+#include <gtest/gtest.h>
+
+#include "base/units.h"
+
+namespace fathom {
+namespace {
+
+CapacityRequest flash_request() {
+  CapacityRequest request;
+  request.weights_bytes = 159'609'485'896;
+  request.num_draft_layers = 1;
+  request.numerics = Numerics::serve();
+  request.max_context_tokens = 131'072;
+  request.max_sequences = 8;
+  return request;
+}
+
+// Spec section 3 and architecture, Pinned 3: packed keys of 584 bytes, index keys of 68.
+TEST(Capacity, FlashStateHasTheSpecsSizes) {
+  CapacityRequest request = flash_request();
+  request.num_draft_layers = 0;
+  const CapacityPlan plan = plan_capacity(flash_config(), request, DeviceInfo{});
+  EXPECT_DOUBLE_EQ(plan.bytes_per_token, 3514.25);
+  EXPECT_EQ(plan.layout.context_block_bytes, 449'824);
+  EXPECT_EQ(plan.layout.window_block_bytes, 3'214'336);
+  EXPECT_EQ(plan.sequence_bytes, plan.fixed_sequence_bytes + 1024 * 449'824);
+}
+
+TEST(Capacity, WhatIsSaidToFitFitsAndOneMoreDoesNot) {
+  for (const ModelConfig& config : {flash_config(), pro_config(), mini_config()}) {
+    CapacityRequest request = flash_request();
+    request.weights_bytes = 1'000'000'000;
+    request.max_context_tokens = std::min(request.max_context_tokens, std::int64_t{config.max_position_embeddings});
+    request.memory_bytes = plan_capacity(config, request, DeviceInfo{}).total_bytes;
+    EXPECT_TRUE(plan_capacity(config, request, DeviceInfo{}).fits);
+    EXPECT_EQ(plan_capacity(config, request, DeviceInfo{}).largest_num_sequences, 8);
+    request.memory_bytes -= 1;
+    const CapacityPlan tight = plan_capacity(config, request, DeviceInfo{});
+    EXPECT_TRUE(tight.weights_fit);
+    EXPECT_FALSE(tight.fits);
+    EXPECT_EQ(tight.largest_num_sequences, 7);
+    EXPECT_LT(tight.largest_context_tokens, request.max_context_tokens);
+    EXPECT_GT(tight.largest_context_tokens, 0);
+
+    CapacityRequest shorter = request;
+    shorter.max_context_tokens = tight.largest_context_tokens;
+    EXPECT_TRUE(plan_capacity(config, shorter, DeviceInfo{}).fits);
+    shorter.max_context_tokens += kBlockTokens;
+    EXPECT_FALSE(plan_capacity(config, shorter, DeviceInfo{}).fits);
+  }
+}
+
+TEST(Capacity, WeightsAlone) {
+  CapacityRequest request = flash_request();
+  request.memory_bytes = 141 * kGiB;
+  const CapacityPlan plan = plan_capacity(flash_config(), request, DeviceInfo{});
+  EXPECT_FALSE(plan.weights_fit);
+  EXPECT_FALSE(plan.fits);
+  EXPECT_EQ(plan.largest_context_tokens, 0);
+  EXPECT_EQ(plan.largest_num_sequences, 0);
+}
+
+}  // namespace
+}  // namespace fathom
