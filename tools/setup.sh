@@ -2,6 +2,7 @@
 # Installs the Debian packages that the build and the tests need and that are missing; says which.
 # Needs no network when nothing is missing. Not root: says what to install and stops.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 packages=(
   g++ cmake ninja-build ccache pkg-config git python3 python3-venv ca-certificates
@@ -18,7 +19,14 @@ missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
 done
-[[ ${#missing[@]} -eq 0 ]] && exit 0
+
+fetch_grammar_library() {
+  tools/fetch_xgrammar.sh || echo "going on without constrained output (JSON schemas, strict tools)" >&2
+}
+if [[ ${#missing[@]} -eq 0 ]]; then
+  fetch_grammar_library
+  exit 0
+fi
 
 echo "missing packages: ${missing[*]}"
 if [[ $EUID -ne 0 ]]; then
@@ -41,3 +49,4 @@ if ! { apt-get update -q && apt-get install -y -q --no-install-recommends "${mis
   exit 1
 fi
 rm -f "$log"
+fetch_grammar_library

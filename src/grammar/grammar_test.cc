@@ -1,0 +1,208 @@
+#include "grammar/grammar.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "text/tokenizer.h"
+
+namespace fathom {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr milliseconds kPatience{20000};
+
+GrammarVocabulary vocabulary_of(const Tokenizer& tokenizer, std::int64_t vocab_size) {
+  GrammarVocabulary vocabulary;
+  vocabulary.token_bytes.resize(static_cast<std::size_t>(vocab_size));
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (tokenizer.is_added(id) && tokenizer.token_bytes(id) != "｜DSML｜") continue;
+    vocabulary.token_bytes[static_cast<std::size_t>(id)] = std::string(tokenizer.token_bytes(id));
+  }
+  vocabulary.stop_ids = {tokenizer.eos_id()};
+  return vocabulary;
+}
+
+const Tokenizer& mini_tokenizer() {
+  static const Tokenizer tokenizer = open_tokenizer(FATHOM_SOURCE_DIR "/models/mini-v4").value();
+  return tokenizer;
+}
+
+GrammarCompiler& compiler() {
+  static const std::unique_ptr<GrammarCompiler> instance =
+      make_grammar_compiler(vocabulary_of(mini_tokenizer(), 4096)).value();
+  return *instance;
+}
+
+bool allowed(const std::vector<std::uint32_t>& mask, TokenId id) {
+  return (mask[static_cast<std::size_t>(id) / 32] >> (id % 32) & 1u) != 0;
+}
+
+// Feeds the text's tokens; true when each was allowed and the text may end there.
+bool accepts(const GrammarSpec& spec, std::string_view text) {
+  auto grammar = compiler().compile(spec, kPatience);
+  EXPECT_TRUE(grammar.ok()) << grammar.status().message();
+  if (!grammar.ok()) return false;
+  const auto matcher = compiler().make_matcher(*grammar);
+  for (TokenId id : mini_tokenizer().encode(text, SpecialTokens::kRecognise)) {
+    std::vector<std::uint32_t> mask(4096 / 32, ~0u);
+    if (matcher->next_mask(mask) && !allowed(mask, id)) {
+      EXPECT_FALSE(matcher->accept(id).ok());  // the mask and accept agree
+      return false;
+    }
+    EXPECT_TRUE(matcher->accept(id).ok());
+  }
+  std::vector<std::uint32_t> mask(4096 / 32, ~0u);
+  const bool end_allowed = !matcher->next_mask(mask) || allowed(mask, mini_tokenizer().eos_id());
+  EXPECT_EQ(end_allowed, matcher->may_end());
+  return end_allowed;
+}
+
+TEST(Grammar, JsonObject) {
+  const GrammarSpec spec{GrammarKind::kJsonObject, ""};
+  EXPECT_TRUE(accepts(spec, R"({"a": [1, 2.5, {"b": null}], "c": "x\n"})"));
+  EXPECT_TRUE(accepts(spec, "{}"));
+  EXPECT_FALSE(accepts(spec, "[1]"));
+  EXPECT_FALSE(accepts(spec, R"({"a": 1)"));
+  EXPECT_FALSE(accepts(spec, R"({"a": 01})"));
+}
+
+TEST(Grammar, JsonSchema) {
+  const GrammarSpec spec{GrammarKind::kJsonSchema,
+                         R"({"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}},
+                             "required": ["city", "n"], "additionalProperties": false})"};
+  EXPECT_TRUE(accepts(spec, R"({"city": "Paris", "n": 3})"));
+  EXPECT_FALSE(accepts(spec, R"({"city": "Paris"})"));
+  EXPECT_FALSE(accepts(spec, R"({"city": 1, "n": 3})"));
+  EXPECT_FALSE(accepts(spec, R"({"city": "Paris", "n": "3"})"));
+}
+
+TEST(Grammar, ControlTokensAreNeverPartOfAString) {
+  auto grammar = compiler().compile({GrammarKind::kJsonObject, ""}, kPatience).value();
+  const auto matcher = compiler().make_matcher(grammar);
+  for (TokenId id : mini_tokenizer().encode("{\"a\": \"", SpecialTokens::kPlain)) ASSERT_TRUE(matcher->accept(id).ok());
+  std::vector<std::uint32_t> mask(4096 / 32, ~0u);
+  ASSERT_TRUE(matcher->next_mask(mask));
+  for (std::string_view text : {"</think>", "<think>", "<｜User｜>", "<｜end▁of▁sentence｜>"}) {
+    EXPECT_FALSE(allowed(mask, *mini_tokenizer().find_added_token(text))) << text;
+  }
+}
+
+TEST(Grammar, Regex) {
+  const GrammarSpec spec{GrammarKind::kRegex, "(yes|no)[.!]?"};
+  EXPECT_TRUE(accepts(spec, "yes"));
+  EXPECT_TRUE(accepts(spec, "no!"));
+  EXPECT_FALSE(accepts(spec, "maybe"));
+}
+
+TEST(Grammar, RequiredToolCall) {
+  const std::vector<CallableTool> tools = {
+      {"get_weather", R"({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})"},
+      {"f", R"({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})"}};
+  const GrammarSpec spec{GrammarKind::kToolCalls, make_tool_calls_source(tools, ToolCallRule::kRequired, true).value()};
+  const std::string begin = "\n\n<｜DSML｜tool_calls>\n";
+  const std::string end = "</｜DSML｜tool_calls>";
+  const std::string weather =
+      "<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">New "
+      "York</｜DSML｜parameter>\n</｜DSML｜invoke>\n";
+  const std::string number =
+      "<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"n\" "
+      "string=\"false\">5</｜DSML｜parameter>\n</｜DSML｜invoke>\n";
+  EXPECT_TRUE(accepts(spec, begin + weather + end));
+  EXPECT_TRUE(accepts(spec, begin + number + weather + end));
+  EXPECT_FALSE(accepts(spec, "Sunny."));
+  EXPECT_FALSE(accepts(spec, begin + end));
+  EXPECT_FALSE(accepts(spec, begin + "<｜DSML｜invoke name=\"g\">\n"));
+  std::string wrong_type = number;
+  wrong_type.replace(wrong_type.find(">5<"), 3, ">x<");
+  EXPECT_FALSE(accepts(spec, begin + wrong_type + end));
+}
+
+TEST(Grammar, OptionalToolCallLeavesTextFree) {
+  const std::vector<CallableTool> tools = {{"f", ""}};
+  const GrammarSpec spec{GrammarKind::kToolCalls, make_tool_calls_source(tools, ToolCallRule::kOptional, true).value()};
+  EXPECT_TRUE(accepts(spec, "It is < 5 degrees."));
+  EXPECT_FALSE(accepts(spec, "x\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"g\">\n"));
+}
+
+TEST(Grammar, RollbackRestoresTheMask) {
+  auto grammar = compiler().compile({GrammarKind::kRegex, "[a-z]+[0-9]"}, kPatience).value();
+  const auto matcher = compiler().make_matcher(grammar);
+  std::vector<std::uint32_t> before(4096 / 32, ~0u), after(4096 / 32, ~0u);
+  matcher->next_mask(before);
+  const TokenId letter = *mini_tokenizer().find_token("a");
+  ASSERT_TRUE(matcher->accept(letter).ok());
+  ASSERT_TRUE(matcher->accept(*mini_tokenizer().find_token("1")).ok());
+  EXPECT_TRUE(matcher->may_end());
+  matcher->rollback(2);
+  matcher->next_mask(after);
+  EXPECT_EQ(before, after);
+}
+
+TEST(Grammar, BadSourcesAreRefusedWithAReason) {
+  const auto refused = [](GrammarKind kind, std::string source) {
+    const auto result = compiler().compile({kind, std::move(source)}, kPatience);
+    EXPECT_FALSE(result.ok());
+    if (result.ok()) return std::string();
+    EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument) << result.status().message();
+    return result.status().message();
+  };
+  EXPECT_NE(refused(GrammarKind::kJsonSchema, "{").find("not JSON"), std::string::npos);
+  EXPECT_NE(refused(GrammarKind::kJsonSchema, "3").find("expected an object"), std::string::npos);
+  refused(GrammarKind::kJsonSchema, R"({"type": "no-such-type"})");
+  refused(GrammarKind::kJsonSchema, R"({"$ref": "#/definitions/missing"})");
+  refused(GrammarKind::kRegex, "(");
+  refused(GrammarKind::kRegex, "");
+  EXPECT_NE(refused(GrammarKind::kJsonSchema, std::string(10000, '[') + std::string(10000, ']')).find("nests"),
+            std::string::npos);
+  EXPECT_NE(refused(GrammarKind::kJsonSchema, "\"" + std::string(300 * 1024, 'x') + "\"").find("at most"),
+            std::string::npos);
+  EXPECT_FALSE(make_tool_calls_source({}, ToolCallRule::kRequired, true).ok());
+  const std::vector<CallableTool> bad_name = {{"a\"b", ""}};
+  EXPECT_FALSE(make_tool_calls_source(bad_name, ToolCallRule::kRequired, true).ok());
+}
+
+// The whole real vocabulary, no model: a mask takes at most 1 ms at the 99th percentile.
+TEST(Grammar, MasksOnTheRealVocabularyAreFast) {
+  const char* shared = std::getenv("FATHOM_SHARED");
+  const std::string path =
+      (shared != nullptr ? std::string(shared) : FATHOM_SOURCE_DIR "/../shared") + "/data/tokenizer/tokenizer.json";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "../shared is absent: the real tokenizer is not in the project";
+  const Tokenizer tokenizer = open_tokenizer(path).value();
+  const auto real = make_grammar_compiler(vocabulary_of(tokenizer, 129280)).value();
+  const GrammarSpec spec{GrammarKind::kJsonSchema,
+                         R"({"type": "object", "properties": {"name": {"type": "string"}, "tags": {"type": "array",
+                             "items": {"type": "string"}}, "size": {"type": "number"}, "kind": {"enum": ["a", "b"]}},
+                             "required": ["name", "tags", "size", "kind"]})"};
+  const auto compile_begin = std::chrono::steady_clock::now();
+  const auto grammar = real->compile(spec, kPatience).value();
+  const std::chrono::duration<double, std::milli> compile_time = std::chrono::steady_clock::now() - compile_begin;
+  const std::string text =
+      R"({"name": "A longer name, with punctuation: 'x' & \"y\" — und Ümlaute", "tags": ["red", "green", "blue sky"], )"
+      R"("size": 12.75, "kind": "b"})";
+  std::vector<double> times_us;
+  for (int round = 0; round < 5; ++round) {
+    const auto matcher = real->make_matcher(grammar);
+    for (TokenId id : tokenizer.encode(text, SpecialTokens::kPlain)) {
+      std::vector<std::uint32_t> mask(129280 / 32, ~0u);
+      const auto begin = std::chrono::steady_clock::now();
+      const bool constrained = matcher->next_mask(mask);
+      times_us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+      ASSERT_TRUE(!constrained || allowed(mask, id)) << tokenizer.token_bytes(id);
+      ASSERT_TRUE(matcher->accept(id).ok());
+    }
+    EXPECT_TRUE(matcher->may_end());
+  }
+  std::sort(times_us.begin(), times_us.end());
+  const double p99_us = times_us[times_us.size() * 99 / 100];
+  std::printf("grammar: compiled in %.1f ms; mask p50 %.1f us, p99 %.1f us, max %.1f us over %zu tokens\n",
+              compile_time.count(), times_us[times_us.size() / 2], p99_us, times_us.back(), times_us.size());
+  if (std::getenv("FATHOM_SLOW_BUILD") == nullptr) {
+    EXPECT_LE(p99_us, 1000.0);
+  }
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,276 @@
+// The one file that sees the library. Its exceptions end here.
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <future>
+#include <list>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "grammar/grammar.h"
+
+namespace fathom {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Compiled final : CompiledGrammar {
+  explicit Compiled(xgrammar::CompiledGrammar g) : grammar(std::move(g)) {}
+  xgrammar::CompiledGrammar grammar;
+};
+
+class Matcher final : public GrammarMatcher {
+ public:
+  Matcher(std::shared_ptr<const CompiledGrammar> grammar, std::int64_t vocab_size)
+      : grammar_(std::move(grammar)),
+        matcher_(static_cast<const Compiled&>(*grammar_).grammar),
+        mask_words_(xgrammar::GetBitmaskSize(static_cast<int>(vocab_size))) {}
+
+  bool next_mask(std::span<std::uint32_t> mask) override {
+    FATHOM_CHECK(static_cast<std::int64_t>(mask.size()) == mask_words_, "one mask bit per id");
+    if (matcher_.IsTerminated()) {
+      std::fill(mask.begin(), mask.end(), 0u);
+      return true;
+    }
+    DLTensor tensor{};
+    tensor.data = mask.data();
+    tensor.device = DLDevice{kDLCPU, 0};
+    tensor.ndim = 1;
+    tensor.dtype = xgrammar::GetBitmaskDLType();
+    tensor.shape = &mask_words_;
+    return matcher_.FillNextTokenBitmask(&tensor);
+  }
+
+  Status accept(TokenId token) override {
+    if (matcher_.IsTerminated()) return failed_precondition("a token came after the constrained answer had ended");
+    if (!matcher_.AcceptToken(token)) {
+      return failed_precondition("token " + std::to_string(token) + " does not fit the answer's grammar");
+    }
+    return {};
+  }
+
+  void rollback(std::int32_t num_tokens) override { matcher_.Rollback(num_tokens); }
+  bool may_end() const override { return matcher_.IsCompleted(); }
+
+ private:
+  std::shared_ptr<const CompiledGrammar> grammar_;
+  xgrammar::GrammarMatcher matcher_;
+  std::int64_t mask_words_;
+};
+
+// Depth by counting brackets outside strings: safe on any input, before a recursive parser sees it.
+std::int32_t bracket_depth(std::string_view text) {
+  std::int32_t depth = 0;
+  std::int32_t deepest = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+// Compilations run here and outlive a caller who stops waiting. Shared by the compiler and its threads.
+class Workshop : public std::enable_shared_from_this<Workshop> {
+ public:
+  using Product = Result<std::shared_ptr<const CompiledGrammar>>;
+
+  Workshop(xgrammar::TokenizerInfo info, const GrammarLimits& limits)
+      : compiler_(info, 1, true, limits.cache_bytes, true), limits_(limits) {}
+
+  Product compile(const GrammarSpec& spec, std::chrono::milliseconds timeout) {
+    const std::string key = std::to_string(static_cast<int>(spec.kind)) + ":" + spec.source;
+    std::shared_future<Product> future;
+    {
+      std::lock_guard lock(mutex_);
+      auto found = jobs_.find(key);
+      if (found == jobs_.end()) {
+        if (running_ >= limits_.num_threads) {
+          return resource_exhausted("the grammar was not compiled: " + std::to_string(running_) +
+                                    " compilations are running, the most at once; try again");
+        }
+        auto promise = std::make_shared<std::promise<Product>>();
+        found = jobs_.emplace(key, promise->get_future().share()).first;
+        order_.push_back(key);
+        ++running_;
+        std::thread([self = shared_from_this(), spec, promise] {
+          promise->set_value(self->compile_now(spec));
+          std::lock_guard inner(self->mutex_);
+          --self->running_;
+          self->forget_oldest();
+        }).detach();
+      }
+      future = found->second;
+    }
+    if (future.wait_for(timeout) != std::future_status::ready) {
+      return resource_exhausted("the grammar took longer than " + std::to_string(timeout.count()) +
+                                " ms to compile; simplify it or try again");
+    }
+    return future.get();
+  }
+
+ private:
+  static constexpr std::size_t kMostGrammars = 256;
+
+  // Finished ones only: a job that runs is waited for by its key.
+  void forget_oldest() {
+    while (order_.size() > kMostGrammars) {
+      const auto job = jobs_.find(order_.front());
+      if (job->second.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+      jobs_.erase(job);
+      order_.pop_front();
+    }
+  }
+
+  Product compile_now(const GrammarSpec& spec) {
+    try {
+      switch (spec.kind) {
+        case GrammarKind::kJsonObject:
+          return wrap(compiler_.CompileJSONSchema(R"({"type": "object"})", true, std::nullopt, std::nullopt, false));
+        case GrammarKind::kJsonSchema: return wrap(compiler_.CompileJSONSchema(spec.source));
+        case GrammarKind::kRegex: return wrap(compiler_.CompileRegex(spec.source));
+        case GrammarKind::kToolCalls: return wrap(compiler_.CompileStructuralTag(spec.source));
+      }
+    } catch (const std::exception& error) {
+      return invalid_argument(std::string("the grammar is not valid: ") + error.what());
+    }
+    return internal_error("unknown grammar kind");
+  }
+
+  static Product wrap(xgrammar::CompiledGrammar grammar) {
+    return std::shared_ptr<const CompiledGrammar>(std::make_shared<Compiled>(std::move(grammar)));
+  }
+
+  xgrammar::GrammarCompiler compiler_;
+  GrammarLimits limits_;
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::shared_future<Product>> jobs_;
+  std::list<std::string> order_;  // oldest first
+  std::int32_t running_ = 0;
+};
+
+class Compiler final : public GrammarCompiler {
+ public:
+  Compiler(xgrammar::TokenizerInfo info, std::int64_t vocab_size, const GrammarLimits& limits)
+      : workshop_(std::make_shared<Workshop>(std::move(info), limits)), vocab_size_(vocab_size), limits_(limits) {}
+
+  Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec,
+                                                         std::chrono::milliseconds timeout) override {
+    FATHOM_RETURN_IF_ERROR(check(spec));
+    return workshop_->compile(spec, timeout);
+  }
+
+  std::unique_ptr<GrammarMatcher> make_matcher(std::shared_ptr<const CompiledGrammar> grammar) const override {
+    return std::make_unique<Matcher>(std::move(grammar), vocab_size_);
+  }
+
+ private:
+  Status check(const GrammarSpec& spec) const {
+    if (static_cast<std::int64_t>(spec.source.size()) > limits_.source_bytes) {
+      return invalid_argument("the grammar has " + std::to_string(spec.source.size()) + " bytes, expected at most " +
+                              std::to_string(limits_.source_bytes));
+    }
+    if (spec.kind == GrammarKind::kRegex) {
+      return spec.source.empty() ? invalid_argument("the regular expression is empty") : Status{};
+    }
+    if (spec.kind == GrammarKind::kJsonObject) return {};
+    if (bracket_depth(spec.source) > limits_.nesting) {
+      return invalid_argument("the schema nests deeper than " + std::to_string(limits_.nesting) + " levels");
+    }
+    const Json json = Json::parse(spec.source, nullptr, false);
+    if (json.is_discarded()) return invalid_argument("the schema is not JSON");
+    if (!json.is_object() && !(json.is_boolean() && spec.kind == GrammarKind::kJsonSchema)) {
+      return invalid_argument("the schema is a JSON " + std::string(json.type_name()) + ", expected an object");
+    }
+    return {};
+  }
+
+  std::shared_ptr<Workshop> workshop_;
+  std::int64_t vocab_size_;
+  GrammarLimits limits_;
+};
+
+}  // namespace
+
+Result<std::string> make_tool_calls_source(std::span<const CallableTool> tools, ToolCallRule rule, bool parallel) {
+  if (tools.empty()) return invalid_argument("tool calls need at least one tool");
+  Json tags = Json::array();
+  for (const CallableTool& tool : tools) {
+    if (tool.name.empty() || tool.name.find_first_of("\"\n<>") != std::string::npos) {
+      return invalid_argument("tool name \"" + tool.name + "\": expected a name without quotes, brackets or newlines");
+    }
+    if (bracket_depth(tool.parameters_schema) > GrammarLimits{}.nesting) {
+      return invalid_argument("the parameters of tool " + tool.name + " nest too deeply");
+    }
+    const std::string& source = tool.parameters_schema;
+    Json schema = source.empty() ? Json(true) : Json::parse(source, nullptr, false);
+    if (schema.is_discarded() || !(schema.is_object() || schema.is_boolean())) {
+      return invalid_argument("the parameters of tool " + tool.name + " are not a JSON schema object");
+    }
+    if (schema.is_object() && !schema.contains("type")) schema["type"] = "object";
+    if (schema.is_boolean()) schema = Json{{"type", "object"}};
+    // A value ends at the first "</": excluding the closing tag's marker keeps raw strings parseable.
+    tags.push_back({{"type", "tag"},
+                    {"begin", "<｜DSML｜invoke name=\"" + tool.name + "\">\n"},
+                    {"content", {{"type", "json_schema"}, {"json_schema", schema}, {"style", "deepseek_xml"}}},
+                    {"end", "</｜DSML｜invoke>\n"}});
+  }
+  const Json calls = {{"type", "tags_with_separator"},
+                      {"tags", tags},
+                      {"separator", ""},
+                      {"at_least_one", true},
+                      {"stop_after_first", !parallel}};
+  Json format;
+  if (rule == ToolCallRule::kRequired) {
+    format = {{"type", "sequence"},
+              {"elements",
+               {{{"type", "const_string"}, {"value", "\n\n<｜DSML｜tool_calls>\n"}},
+                calls,
+                {{"type", "const_string"}, {"value", "</｜DSML｜tool_calls>"}}}}};
+  } else {
+    format = {{"type", "triggered_tags"},
+              {"triggers", {"<｜DSML｜tool_calls>"}},
+              {"tags",
+               {{{"type", "tag"},
+                 {"begin", "<｜DSML｜tool_calls>\n"},
+                 {"content", calls},
+                 {"end", "</｜DSML｜tool_calls>"}}}},
+              {"stop_after_first", true}};
+  }
+  return Json{{"type", "structural_tag"}, {"format", format}}.dump();
+}
+
+Result<std::unique_ptr<GrammarCompiler>> make_grammar_compiler(GrammarVocabulary vocabulary,
+                                                               const GrammarLimits& limits) {
+  const auto vocab_size = static_cast<std::int64_t>(vocabulary.token_bytes.size());
+  if (vocab_size == 0) return invalid_argument("a grammar needs a vocabulary");
+  for (TokenId id : vocabulary.stop_ids) {
+    if (id < 0 || id >= vocab_size) {
+      return invalid_argument("stop id " + std::to_string(id) + " lies outside the vocabulary of " +
+                              std::to_string(vocab_size));
+    }
+  }
+  try {
+    xgrammar::TokenizerInfo info(vocabulary.token_bytes, xgrammar::VocabType::RAW, static_cast<int>(vocab_size),
+                                 std::vector<std::int32_t>(vocabulary.stop_ids.begin(), vocabulary.stop_ids.end()));
+    return std::unique_ptr<GrammarCompiler>(std::make_unique<Compiler>(std::move(info), vocab_size, limits));
+  } catch (const std::exception& error) {
+    return internal_error(std::string("the grammar library refused the vocabulary: ") + error.what());
+  }
+}
+
+}  // namespace fathom
