@@ -80,7 +80,7 @@ struct GrammarLimits {
   std::int64_t source_bytes = 256 * 1024;
   std::int32_t nesting = 64;                     // of a schema's JSON
   std::int64_t cache_bytes = 256 * 1024 * 1024;  // compiled grammars kept
-  std::int32_t num_threads = 2;                  // compilations at once; more are refused
+  std::int32_t num_threads = 2;                  // compilations at once; more wait
 };
 Result<std::unique_ptr<GrammarCompiler>> make_grammar_compiler(GrammarVocabulary vocabulary,
                                                                const GrammarLimits& limits = {});

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "text/tokenizer.h"
 
@@ -162,6 +164,29 @@ TEST(Grammar, BadSourcesAreRefusedWithAReason) {
   EXPECT_FALSE(make_tool_calls_source({}, ToolCallRule::kRequired, true).ok());
   const std::vector<CallableTool> bad_name = {{"a\"b", ""}};
   EXPECT_FALSE(make_tool_calls_source(bad_name, ToolCallRule::kRequired, true).ok());
+}
+
+TEST(Grammar, ManyThreadsCompileTheSameAndDifferentGrammars) {
+  std::atomic<int> failures{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&failures, i] {
+      const GrammarSpec spec{GrammarKind::kRegex, "[a-z]{" + std::to_string(i % 4 + 1) + "}"};
+      if (!compiler().compile(spec, kPatience).ok()) ++failures;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures.load(), 0);
+}
+
+TEST(Grammar, ATimeOutIsAnErrorAndTheWorkIsKept) {
+  std::string choices;
+  for (int i = 0; i < 400; ++i) choices += (i == 0 ? "" : "|") + std::string("word") + std::to_string(i * 7919);
+  const GrammarSpec spec{GrammarKind::kRegex, "(" + choices + ")+"};
+  const auto hurried = compiler().compile(spec, milliseconds(0));
+  ASSERT_FALSE(hurried.ok());
+  EXPECT_EQ(hurried.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(compiler().compile(spec, kPatience).ok());
 }
 
 // The whole real vocabulary, no model: a mask takes at most 1 ms at the 99th percentile.

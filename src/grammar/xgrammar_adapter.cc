@@ -2,6 +2,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <future>
 #include <list>
 #include <mutex>
@@ -90,33 +91,40 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
   using Product = Result<std::shared_ptr<const CompiledGrammar>>;
 
   Workshop(xgrammar::TokenizerInfo info, const GrammarLimits& limits)
-      : compiler_(info, 1, true, limits.cache_bytes, true), limits_(limits) {}
+      : compiler_(info, 1, true, limits.cache_bytes, false), limits_(limits) {}
 
   Product compile(const GrammarSpec& spec, std::chrono::milliseconds timeout) {
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
     const std::string key = std::to_string(static_cast<int>(spec.kind)) + ":" + spec.source;
     std::shared_future<Product> future;
     {
-      std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
       auto found = jobs_.find(key);
       if (found == jobs_.end()) {
-        if (running_ >= limits_.num_threads) {
-          return resource_exhausted("the grammar was not compiled: " + std::to_string(running_) +
-                                    " compilations are running, the most at once; try again");
+        if (!place_free_.wait_until(lock, deadline, [&] { return running_ < limits_.num_threads; })) {
+          return resource_exhausted("the grammar was not compiled: for " + std::to_string(timeout.count()) + " ms " +
+                                    std::to_string(running_) + " others were, the most at once; try again");
         }
+        found = jobs_.find(key);  // somebody else may have begun it meanwhile
+      }
+      if (found == jobs_.end()) {
         auto promise = std::make_shared<std::promise<Product>>();
         found = jobs_.emplace(key, promise->get_future().share()).first;
         order_.push_back(key);
         ++running_;
         std::thread([self = shared_from_this(), spec, promise] {
           promise->set_value(self->compile_now(spec));
-          std::lock_guard inner(self->mutex_);
-          --self->running_;
-          self->forget_oldest();
+          {
+            std::lock_guard inner(self->mutex_);
+            --self->running_;
+            self->forget_oldest();
+          }
+          self->place_free_.notify_all();
         }).detach();
       }
       future = found->second;
     }
-    if (future.wait_for(timeout) != std::future_status::ready) {
+    if (future.wait_until(deadline) != std::future_status::ready) {
       return resource_exhausted("the grammar took longer than " + std::to_string(timeout.count()) +
                                 " ms to compile; simplify it or try again");
     }
@@ -158,6 +166,7 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
   xgrammar::GrammarCompiler compiler_;
   GrammarLimits limits_;
   std::mutex mutex_;
+  std::condition_variable place_free_;
   std::unordered_map<std::string, std::shared_future<Product>> jobs_;
   std::list<std::string> order_;  // oldest first
   std::int32_t running_ = 0;
