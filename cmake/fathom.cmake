@@ -30,7 +30,7 @@ if(FATHOM_FUZZ)
   target_compile_options(fathom_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# fathom_library(NAME DEPS ...): every .cc of the folder (not *_test.cc, *_bench.cc), as fathom_NAME.
+# fathom_library(NAME DEPS ...): every .cc of the folder (not *_test.cc, *_bench.cc, testing/), as fathom_NAME.
 # RECURSE takes the folders below it too.
 function(fathom_library name)
   cmake_parse_arguments(ARG "RECURSE" "" "DEPS" ${ARGN})
@@ -39,7 +39,7 @@ function(fathom_library name)
   else()
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   endif()
-  list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cc$|/testing/")
   if(sources)
     add_library(fathom_${name} STATIC ${sources})
     target_link_libraries(fathom_${name} PUBLIC fathom_options ${ARG_DEPS})
