@@ -1,0 +1,103 @@
+// Cached records on vectors; the bits are those of ops/cache_records.h.
+
+// clang-format off
+#if defined(FATHOM_OPS_SIMD_RECORDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FATHOM_OPS_SIMD_RECORDS_INL_H_
+#undef FATHOM_OPS_SIMD_RECORDS_INL_H_
+#else
+#define FATHOM_OPS_SIMD_RECORDS_INL_H_
+#endif
+// clang-format on
+
+#include "ops/cache_records.h"
+#include "ops/simd/quantise-inl.h"
+#include "ops/simd/vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fathom {
+namespace HWY_NAMESPACE {
+
+constexpr std::int64_t kKvBlock = 64;
+constexpr std::int64_t kIndexBlock = 32;
+
+HWY_INLINE float exponent_byte_to_float(std::byte b) { return power_of_two(static_cast<int>(b) - 127); }
+
+// [head_dim] fp32. nope_dim and rope_dim are multiples of 16 in every V4 shape; kv blocks of 64.
+HWY_INLINE void decode_kv_record(const KvRecordLayout& layout, CacheRecord record, float* out) {
+  if (layout.format == CacheFormat::kFloat) {
+    std::memcpy(out, record.data, static_cast<std::size_t>(layout.head_dim) * sizeof(float));
+    return;
+  }
+  const FloatTag d;
+  const auto* data = reinterpret_cast<const std::uint8_t*>(record.data);
+  const std::int64_t nope = layout.nope_dim();
+  for (std::int64_t begin = 0; begin < nope; begin += kKvBlock) {
+    const FloatVec bias = hn::Set(d, 0x1p120f);
+    const FloatVec scale = hn::Set(d, exponent_byte_to_float(record.scales[begin / kKvBlock]));
+    const std::int64_t end = nope < begin + kKvBlock ? nope : begin + kKvBlock;
+    for (std::int64_t i = begin; i < end; i += kLanes) {
+      store(hn::Mul(hn::Mul(load_e4m3(data + i), bias), scale), out + i);
+    }
+  }
+  for (std::int64_t i = 0; i < layout.rope_dim; i += kLanes) store(load_bf16(data + nope + 2 * i), out + nope + i);
+}
+
+// Codes of values already on the e4m3 grid, divided by the scale.
+HWY_INLINE void store_e4m3_codes(FloatVec steps, std::byte* out) {
+  const UintTag du;
+  // Times 2^-120 puts exponent and mantissa where load_e4m3 takes them from, subnormal codes included.
+  const auto bits = hn::BitCast(du, hn::Mul(steps, hn::Set(FloatTag(), 0x1p-120f)));
+  const auto code = hn::Or(hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 0x7fu)),
+                           hn::And(hn::ShiftRight<24>(bits), hn::Set(du, 0x80u)));
+  const hn::Rebind<std::uint8_t, FloatTag> d8;
+  hn::StoreU(hn::U8FromU32(code), d8, reinterpret_cast<std::uint8_t*>(out));
+}
+
+HWY_INLINE void store_bf16(FloatVec v, std::byte* out) {
+  HWY_ALIGN std::uint32_t bits[kLanes];
+  hn::Store(hn::BitCast(UintTag(), round_to_bf16_vec(FloatTag(), v)), UintTag(), bits);
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    const auto half = static_cast<std::uint16_t>(bits[i] >> 16);
+    std::memcpy(out + 2 * i, &half, 2);
+  }
+}
+
+HWY_INLINE void encode_kv_record(const KvRecordLayout& layout, const float* values, CacheRecord record) {
+  if (layout.format == CacheFormat::kFloat) {
+    std::memcpy(record.data, values, static_cast<std::size_t>(layout.head_dim) * sizeof(float));
+    return;
+  }
+  const std::int64_t nope = layout.nope_dim();
+  std::memset(record.scales, 0, static_cast<std::size_t>(layout.scale_bytes()));
+  for (std::int64_t begin = 0; begin < nope; begin += kKvBlock) {
+    const std::int64_t n = nope - begin < kKvBlock ? nope - begin : kKvBlock;
+    const int e = e4m3_scale_exponent(absolute_maximum(values + begin, static_cast<std::size_t>(n)));
+    const FloatVec inverse = hn::Set(FloatTag(), power_of_two(-e));
+    for (std::int64_t i = begin; i < begin + n; i += kLanes) {
+      store_e4m3_codes(to_e4m3_steps(load(values + i), inverse), record.data + i);
+    }
+    record.scales[begin / kKvBlock] = static_cast<std::byte>(e + 127);
+  }
+  for (std::int64_t i = 0; i < layout.rope_dim; i += kLanes) store_bf16(load(values + nope + i), record.data + nope + 2 * i);
+}
+
+// [head_dim] fp32 in ColumnOrder::kPairs when packed, natural when fp32: queries are put into the same order.
+HWY_INLINE void decode_index_key(const IndexKeyLayout& layout, CacheRecord record, float* out) {
+  if (layout.format == CacheFormat::kFloat) {
+    std::memcpy(out, record.data, static_cast<std::size_t>(layout.head_dim) * sizeof(float));
+    return;
+  }
+  const auto* data = reinterpret_cast<const std::uint8_t*>(record.data);
+  for (std::int64_t i = 0; i < layout.head_dim; i += 2 * kLanes) {
+    FloatVec even, odd;
+    load_e2m1(data + i / 2, hn::Set(FloatTag(), exponent_byte_to_float(record.scales[i / kIndexBlock])), even, odd);
+    store(even, out + i);
+    store(odd, out + i + kLanes);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fathom
+HWY_AFTER_NAMESPACE();
+
+#endif
