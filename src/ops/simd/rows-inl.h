@@ -81,7 +81,7 @@ HWY_INLINE void rotate(const float* x, const float* cos_sin, std::int64_t n, boo
 }
 
 // y = H x / sqrt(n), n a power of two of at most 1024; in place. Distances below L inside one vector.
-HWY_INLINE void hadamard_row(float* x, std::int64_t n) {
+HWY_INLINE void hadamard_in_place(float* x, std::int64_t n) {
   for (std::int64_t half = 1; half < n; half *= 2) {
     if (half >= static_cast<std::int64_t>(kLanes)) {
       for (std::int64_t begin = 0; begin < n; begin += 2 * half) {
