@@ -8,7 +8,9 @@
 
 namespace fathom {
 
-AttentionOutputPlan plan_attention_output(const AttentionOutputDesc& desc, const DeviceInfo&) { return {desc, 0}; }
+AttentionOutputPlan plan_attention_output(const AttentionOutputDesc& desc, const DeviceInfo& device) {
+  return {desc, device.backend == BackendKind::kCpu ? attention_output_cpu_workspace(desc, device) : 0};
+}
 
 void run_attention_output(ExecutionContext& context, const AttentionOutputPlan& plan, const AttentionOutputArgs& args) {
   const AttentionOutputDesc& desc = plan.desc;
@@ -32,6 +34,7 @@ OpCost cost_attention_output(const AttentionOutputPlan& plan, const AttentionOut
 std::span<const Variant> attention_output_variants() {
   static const std::array variants = {
       make_variant(OpKind::kAttentionOutput, "reference", BackendKind::kCpu, &attention_output_reference),
+      make_variant(OpKind::kAttentionOutput, "cpu", BackendKind::kCpu, &attention_output_cpu),
   };
   return variants;
 }

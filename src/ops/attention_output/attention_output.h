@@ -39,6 +39,8 @@ OpCost cost_attention_output(const AttentionOutputPlan& plan, const AttentionOut
 // Variants, by their registry names.
 void attention_output_reference(ExecutionContext& context, const AttentionOutputPlan& plan,
                                 const AttentionOutputArgs& args);
+void attention_output_cpu(ExecutionContext& context, const AttentionOutputPlan& plan, const AttentionOutputArgs& args);
+std::int64_t attention_output_cpu_workspace(const AttentionOutputDesc& desc, const DeviceInfo& device);
 std::span<const Variant> attention_output_variants();
 
 }  // namespace fathom

@@ -8,7 +8,9 @@
 
 namespace fathom {
 
-DraftInputPlan plan_draft_input(const DraftInputDesc& desc, const DeviceInfo&) { return {desc, 0}; }
+DraftInputPlan plan_draft_input(const DraftInputDesc& desc, const DeviceInfo& device) {
+  return {desc, device.backend == BackendKind::kCpu ? draft_input_cpu_workspace(desc, device) : 0};
+}
 
 void run_draft_input(ExecutionContext& context, const DraftInputPlan& plan, const DraftInputArgs& args) {
   const DraftInputDesc& desc = plan.desc;
@@ -36,6 +38,7 @@ OpCost cost_draft_input(const DraftInputPlan& plan, const DraftInputArgs& args) 
 std::span<const Variant> draft_input_variants() {
   static const std::array variants = {
       make_variant(OpKind::kDraftInput, "reference", BackendKind::kCpu, &draft_input_reference),
+      make_variant(OpKind::kDraftInput, "cpu", BackendKind::kCpu, &draft_input_cpu),
   };
   return variants;
 }

@@ -37,6 +37,8 @@ OpCost cost_draft_input(const DraftInputPlan& plan, const DraftInputArgs& args);
 
 // Variants, by their registry names.
 void draft_input_reference(ExecutionContext& context, const DraftInputPlan& plan, const DraftInputArgs& args);
+void draft_input_cpu(ExecutionContext& context, const DraftInputPlan& plan, const DraftInputArgs& args);
+std::int64_t draft_input_cpu_workspace(const DraftInputDesc& desc, const DeviceInfo& device);
 std::span<const Variant> draft_input_variants();
 
 }  // namespace fathom

@@ -8,7 +8,9 @@
 
 namespace fathom {
 
-LinearPlan plan_linear(const LinearDesc& desc, const DeviceInfo&) { return {desc, 0}; }
+LinearPlan plan_linear(const LinearDesc& desc, const DeviceInfo& device) {
+  return {desc, device.backend == BackendKind::kCpu ? linear_cpu_workspace(desc, device) : 0};
+}
 
 void run_linear(ExecutionContext& context, const LinearPlan& plan, const LinearArgs& args) {
   const std::int64_t tokens = args.x.shape[0];
@@ -38,6 +40,7 @@ OpCost cost_linear(const LinearPlan&, const LinearArgs& args) {
 std::span<const Variant> linear_variants() {
   static const std::array variants = {
       make_variant(OpKind::kLinear, "reference", BackendKind::kCpu, &linear_reference),
+      make_variant(OpKind::kLinear, "cpu", BackendKind::kCpu, &linear_cpu),
   };
   return variants;
 }

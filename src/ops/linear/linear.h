@@ -42,6 +42,8 @@ OpCost cost_linear(const LinearPlan& plan, const LinearArgs& args);
 
 // Variants, by their registry names.
 void linear_reference(ExecutionContext& context, const LinearPlan& plan, const LinearArgs& args);
+void linear_cpu(ExecutionContext& context, const LinearPlan& plan, const LinearArgs& args);
+std::int64_t linear_cpu_workspace(const LinearDesc& desc, const DeviceInfo& device);
 std::span<const Variant> linear_variants();
 
 }  // namespace fathom

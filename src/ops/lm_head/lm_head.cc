@@ -8,7 +8,9 @@
 
 namespace fathom {
 
-LmHeadPlan plan_lm_head(const LmHeadDesc& desc, const DeviceInfo&) { return {desc, 0}; }
+LmHeadPlan plan_lm_head(const LmHeadDesc& desc, const DeviceInfo& device) {
+  return {desc, device.backend == BackendKind::kCpu ? lm_head_cpu_workspace(desc, device) : 0};
+}
 
 void run_lm_head(ExecutionContext& context, const LmHeadPlan& plan, const LmHeadArgs& args) {
   const std::int64_t rows = args.x.shape[0];
@@ -28,6 +30,7 @@ OpCost cost_lm_head(const LmHeadPlan& plan, const LmHeadArgs& args) {
 std::span<const Variant> lm_head_variants() {
   static const std::array variants = {
       make_variant(OpKind::kLmHead, "reference", BackendKind::kCpu, &lm_head_reference),
+      make_variant(OpKind::kLmHead, "cpu", BackendKind::kCpu, &lm_head_cpu),
   };
   return variants;
 }

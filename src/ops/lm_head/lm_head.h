@@ -28,6 +28,8 @@ OpCost cost_lm_head(const LmHeadPlan& plan, const LmHeadArgs& args);
 
 // Variants, by their registry names.
 void lm_head_reference(ExecutionContext& context, const LmHeadPlan& plan, const LmHeadArgs& args);
+void lm_head_cpu(ExecutionContext& context, const LmHeadPlan& plan, const LmHeadArgs& args);
+std::int64_t lm_head_cpu_workspace(const LmHeadDesc& desc, const DeviceInfo& device);
 std::span<const Variant> lm_head_variants();
 
 }  // namespace fathom

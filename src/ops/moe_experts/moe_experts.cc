@@ -23,7 +23,9 @@ double expert_bytes(const ExpertWeights& expert) {
 
 }  // namespace
 
-MoeExpertsPlan plan_moe_experts(const MoeExpertsDesc& desc, const DeviceInfo&) { return {desc, 0}; }
+MoeExpertsPlan plan_moe_experts(const MoeExpertsDesc& desc, const DeviceInfo& device) {
+  return {desc, device.backend == BackendKind::kCpu ? moe_experts_cpu_workspace(desc, device) : 0};
+}
 
 void run_moe_experts(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args) {
   const MoeExpertsDesc& desc = plan.desc;
@@ -68,6 +70,7 @@ OpCost cost_moe_experts(const MoeExpertsPlan& plan, const MoeExpertsArgs& args) 
 std::span<const Variant> moe_experts_variants() {
   static const std::array variants = {
       make_variant(OpKind::kMoeExperts, "reference", BackendKind::kCpu, &moe_experts_reference),
+      make_variant(OpKind::kMoeExperts, "cpu", BackendKind::kCpu, &moe_experts_cpu),
   };
   return variants;
 }

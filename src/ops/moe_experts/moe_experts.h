@@ -45,6 +45,8 @@ OpCost cost_moe_experts(const MoeExpertsPlan& plan, const MoeExpertsArgs& args);
 
 // Variants, by their registry names.
 void moe_experts_reference(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args);
+void moe_experts_cpu(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args);
+std::int64_t moe_experts_cpu_workspace(const MoeExpertsDesc& desc, const DeviceInfo& device);
 std::span<const Variant> moe_experts_variants();
 
 }  // namespace fathom

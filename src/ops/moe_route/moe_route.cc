@@ -8,9 +8,9 @@
 
 namespace fathom {
 
-MoeRoutePlan plan_moe_route(const MoeRouteDesc& desc, const DeviceInfo&) {
+MoeRoutePlan plan_moe_route(const MoeRouteDesc& desc, const DeviceInfo& device) {
   FATHOM_CHECK(0 < desc.topk && desc.topk <= desc.num_experts, "a row goes to topk of the experts");
-  return {desc, 0};
+  return {desc, device.backend == BackendKind::kCpu ? moe_route_cpu_workspace(desc, device) : 0};
 }
 
 void run_moe_route(ExecutionContext& context, const MoeRoutePlan& plan, const MoeRouteArgs& args) {
@@ -45,6 +45,7 @@ OpCost cost_moe_route(const MoeRoutePlan& plan, const MoeRouteArgs& args) {
 std::span<const Variant> moe_route_variants() {
   static const std::array variants = {
       make_variant(OpKind::kMoeRoute, "reference", BackendKind::kCpu, &moe_route_reference),
+      make_variant(OpKind::kMoeRoute, "cpu", BackendKind::kCpu, &moe_route_cpu),
   };
   return variants;
 }

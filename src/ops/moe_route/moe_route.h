@@ -41,6 +41,8 @@ OpCost cost_moe_route(const MoeRoutePlan& plan, const MoeRouteArgs& args);
 
 // Variants, by their registry names.
 void moe_route_reference(ExecutionContext& context, const MoeRoutePlan& plan, const MoeRouteArgs& args);
+void moe_route_cpu(ExecutionContext& context, const MoeRoutePlan& plan, const MoeRouteArgs& args);
+std::int64_t moe_route_cpu_workspace(const MoeRouteDesc& desc, const DeviceInfo& device);
 std::span<const Variant> moe_route_variants();
 
 }  // namespace fathom

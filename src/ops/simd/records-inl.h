@@ -78,7 +78,8 @@ HWY_INLINE void encode_kv_record(const KvRecordLayout& layout, const float* valu
     }
     record.scales[begin / kKvBlock] = static_cast<std::byte>(e + 127);
   }
-  for (std::int64_t i = 0; i < layout.rope_dim; i += kLanes) store_bf16(load(values + nope + i), record.data + nope + 2 * i);
+  for (std::int64_t i = 0; i < layout.rope_dim; i += kLanes)
+    store_bf16(load(values + nope + i), record.data + nope + 2 * i);
 }
 
 // [head_dim] fp32 in ColumnOrder::kPairs when packed, natural when fp32: queries are put into the same order.

@@ -69,8 +69,8 @@ HWY_INLINE void rms_norm(const float* x, const std::uint8_t* weight, std::int64_
 template <bool kInverse>
 HWY_INLINE void rotate(const float* x, const float* cos_sin, std::int64_t n, bool round, float* out) {
   const FloatTag d;
-  const FloatVec sign = kInverse ? hn::OddEven(hn::Set(d, -1.0f), hn::Set(d, 1.0f))
-                                 : hn::OddEven(hn::Set(d, 1.0f), hn::Set(d, -1.0f));
+  const FloatVec sign =
+      kInverse ? hn::OddEven(hn::Set(d, -1.0f), hn::Set(d, 1.0f)) : hn::OddEven(hn::Set(d, 1.0f), hn::Set(d, -1.0f));
   for_each_vector(n, [&](std::int64_t i, std::size_t lanes) HWY_ATTR {
     const FloatVec v = load_some(x + i, lanes);
     const FloatVec cs = load_some(cos_sin + i, lanes);

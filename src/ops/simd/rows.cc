@@ -43,15 +43,13 @@ void fake_quantise_e4m3_row_of(float* x, std::int64_t n) {
 
 void widen_bf16_row_of(const std::byte* x, std::int64_t n, float* out) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(x);
-  for_each_vector(n, [&](std::int64_t i, std::size_t lanes) HWY_ATTR {
-    store_some(load_bf16_some(bytes + 2 * i, lanes), out + i, lanes);
-  });
+  for_each_vector(n, [&](std::int64_t i, std::size_t lanes)
+                         HWY_ATTR { store_some(load_bf16_some(bytes + 2 * i, lanes), out + i, lanes); });
 }
 
 void round_row_of(float* x, std::int64_t n) {
-  for_each_vector(n, [&](std::int64_t i, std::size_t lanes) HWY_ATTR {
-    store_some(round_if(true, load_some(x + i, lanes)), x + i, lanes);
-  });
+  for_each_vector(n, [&](std::int64_t i, std::size_t lanes)
+                         HWY_ATTR { store_some(round_if(true, load_some(x + i, lanes)), x + i, lanes); });
 }
 
 void add_rows_of(const float* a, const float* b, std::int64_t n, bool round, float* out) {
