@@ -25,6 +25,7 @@ OpCost cost_embed(const EmbedPlan& plan, const EmbedArgs& args) {
 std::span<const Variant> embed_variants() {
   static const std::array variants = {
       make_variant(OpKind::kEmbed, "reference", BackendKind::kCpu, &embed_reference),
+      make_variant(OpKind::kEmbed, "cpu", BackendKind::kCpu, &embed_cpu),
   };
   return variants;
 }

@@ -26,6 +26,7 @@ OpCost cost_embed(const EmbedPlan& plan, const EmbedArgs& args);
 
 // Variants, by their registry names.
 void embed_reference(ExecutionContext& context, const EmbedPlan& plan, const EmbedArgs& args);
+void embed_cpu(ExecutionContext& context, const EmbedPlan& plan, const EmbedArgs& args);
 std::span<const Variant> embed_variants();
 
 }  // namespace fathom

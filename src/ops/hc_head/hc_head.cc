@@ -7,7 +7,9 @@
 
 namespace fathom {
 
-HcHeadPlan plan_hc_head(const HcHeadDesc& desc, const DeviceInfo&) { return {desc, 0}; }
+HcHeadPlan plan_hc_head(const HcHeadDesc& desc, const DeviceInfo& device) {
+  return {desc, device.backend == BackendKind::kCpu ? hc_head_cpu_workspace(desc, device) : 0};
+}
 
 void run_hc_head(ExecutionContext& context, const HcHeadPlan& plan, const HcHeadArgs& args) {
   const std::int64_t hc = plan.desc.hc_mult;
@@ -43,6 +45,7 @@ OpCost cost_hc_head(const HcHeadPlan& plan, const HcHeadArgs& args) {
 std::span<const Variant> hc_head_variants() {
   static const std::array variants = {
       make_variant(OpKind::kHcHead, "reference", BackendKind::kCpu, &hc_head_reference),
+      make_variant(OpKind::kHcHead, "cpu", BackendKind::kCpu, &hc_head_cpu),
   };
   return variants;
 }

@@ -34,6 +34,8 @@ OpCost cost_hc_head(const HcHeadPlan& plan, const HcHeadArgs& args);
 
 // Variants, by their registry names.
 void hc_head_reference(ExecutionContext& context, const HcHeadPlan& plan, const HcHeadArgs& args);
+void hc_head_cpu(ExecutionContext& context, const HcHeadPlan& plan, const HcHeadArgs& args);
+std::int64_t hc_head_cpu_workspace(const HcHeadDesc& desc, const DeviceInfo& device);
 std::span<const Variant> hc_head_variants();
 
 }  // namespace fathom

@@ -7,7 +7,9 @@
 
 namespace fathom {
 
-HyperConnectionPlan plan_hyper_connection(const HyperConnectionDesc& desc, const DeviceInfo&) { return {desc, 0}; }
+HyperConnectionPlan plan_hyper_connection(const HyperConnectionDesc& desc, const DeviceInfo& device) {
+  return {desc, device.backend == BackendKind::kCpu ? hyper_connection_cpu_workspace(desc, device) : 0};
+}
 
 void run_hyper_connection(ExecutionContext& context, const HyperConnectionPlan& plan, const HyperConnectionArgs& args) {
   const std::int64_t tokens = args.streams.shape[0];
@@ -60,6 +62,7 @@ OpCost cost_hyper_connection(const HyperConnectionPlan& plan, const HyperConnect
 std::span<const Variant> hyper_connection_variants() {
   static const std::array variants = {
       make_variant(OpKind::kHyperConnection, "reference", BackendKind::kCpu, &hyper_connection_reference),
+      make_variant(OpKind::kHyperConnection, "cpu", BackendKind::kCpu, &hyper_connection_cpu),
   };
   return variants;
 }

@@ -57,6 +57,8 @@ OpCost cost_hyper_connection(const HyperConnectionPlan& plan, const HyperConnect
 // Variants, by their registry names.
 void hyper_connection_reference(ExecutionContext& context, const HyperConnectionPlan& plan,
                                 const HyperConnectionArgs& args);
+void hyper_connection_cpu(ExecutionContext& context, const HyperConnectionPlan& plan, const HyperConnectionArgs& args);
+std::int64_t hyper_connection_cpu_workspace(const HyperConnectionDesc& desc, const DeviceInfo& device);
 std::span<const Variant> hyper_connection_variants();
 
 }  // namespace fathom

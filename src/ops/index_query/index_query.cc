@@ -32,6 +32,7 @@ OpCost cost_index_query(const IndexQueryPlan& plan, const IndexQueryArgs& args) 
 std::span<const Variant> index_query_variants() {
   static const std::array variants = {
       make_variant(OpKind::kIndexQuery, "reference", BackendKind::kCpu, &index_query_reference),
+      make_variant(OpKind::kIndexQuery, "cpu", BackendKind::kCpu, &index_query_cpu),
   };
   return variants;
 }

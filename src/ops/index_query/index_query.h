@@ -29,6 +29,7 @@ OpCost cost_index_query(const IndexQueryPlan& plan, const IndexQueryArgs& args);
 
 // Variants, by their registry names.
 void index_query_reference(ExecutionContext& context, const IndexQueryPlan& plan, const IndexQueryArgs& args);
+void index_query_cpu(ExecutionContext& context, const IndexQueryPlan& plan, const IndexQueryArgs& args);
 std::span<const Variant> index_query_variants();
 
 }  // namespace fathom

@@ -7,10 +7,10 @@
 
 namespace fathom {
 
-KvWritePlan plan_kv_write(const KvWriteDesc& desc, const DeviceInfo&) {
+KvWritePlan plan_kv_write(const KvWriteDesc& desc, const DeviceInfo& device) {
   FATHOM_CHECK(desc.cache.kv.format == CacheFormat::kFloat || desc.numerics.quantise_kv, "packed keys are quantised");
   FATHOM_CHECK(desc.cache.window_offset_bytes >= 0, "the layer has a window page");
-  return {desc, 0};
+  return {desc, device.backend == BackendKind::kCpu ? kv_write_cpu_workspace(desc, device) : 0};
 }
 
 void run_kv_write(ExecutionContext& context, const KvWritePlan& plan, const KvWriteArgs& args) {
@@ -34,6 +34,7 @@ OpCost cost_kv_write(const KvWritePlan& plan, const KvWriteArgs& args) {
 std::span<const Variant> kv_write_variants() {
   static const std::array variants = {
       make_variant(OpKind::kKvWrite, "reference", BackendKind::kCpu, &kv_write_reference),
+      make_variant(OpKind::kKvWrite, "cpu", BackendKind::kCpu, &kv_write_cpu),
   };
   return variants;
 }

@@ -34,6 +34,8 @@ OpCost cost_kv_write(const KvWritePlan& plan, const KvWriteArgs& args);
 
 // Variants, by their registry names.
 void kv_write_reference(ExecutionContext& context, const KvWritePlan& plan, const KvWriteArgs& args);
+void kv_write_cpu(ExecutionContext& context, const KvWritePlan& plan, const KvWriteArgs& args);
+std::int64_t kv_write_cpu_workspace(const KvWriteDesc& desc, const DeviceInfo& device);
 std::span<const Variant> kv_write_variants();
 
 }  // namespace fathom

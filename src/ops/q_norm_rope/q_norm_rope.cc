@@ -29,6 +29,7 @@ OpCost cost_q_norm_rope(const QNormRopePlan&, const QNormRopeArgs& args) {
 std::span<const Variant> q_norm_rope_variants() {
   static const std::array variants = {
       make_variant(OpKind::kQNormRope, "reference", BackendKind::kCpu, &q_norm_rope_reference),
+      make_variant(OpKind::kQNormRope, "cpu", BackendKind::kCpu, &q_norm_rope_cpu),
   };
   return variants;
 }

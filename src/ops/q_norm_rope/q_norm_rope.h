@@ -34,6 +34,7 @@ OpCost cost_q_norm_rope(const QNormRopePlan& plan, const QNormRopeArgs& args);
 
 // Variants, by their registry names.
 void q_norm_rope_reference(ExecutionContext& context, const QNormRopePlan& plan, const QNormRopeArgs& args);
+void q_norm_rope_cpu(ExecutionContext& context, const QNormRopePlan& plan, const QNormRopeArgs& args);
 std::span<const Variant> q_norm_rope_variants();
 
 }  // namespace fathom

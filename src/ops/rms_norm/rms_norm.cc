@@ -25,6 +25,7 @@ OpCost cost_rms_norm(const RmsNormPlan&, const RmsNormArgs& args) {
 std::span<const Variant> rms_norm_variants() {
   static const std::array variants = {
       make_variant(OpKind::kRmsNorm, "reference", BackendKind::kCpu, &rms_norm_reference),
+      make_variant(OpKind::kRmsNorm, "cpu", BackendKind::kCpu, &rms_norm_cpu),
   };
   return variants;
 }

@@ -27,6 +27,7 @@ OpCost cost_rms_norm(const RmsNormPlan& plan, const RmsNormArgs& args);
 
 // Variants, by their registry names.
 void rms_norm_reference(ExecutionContext& context, const RmsNormPlan& plan, const RmsNormArgs& args);
+void rms_norm_cpu(ExecutionContext& context, const RmsNormPlan& plan, const RmsNormArgs& args);
 std::span<const Variant> rms_norm_variants();
 
 }  // namespace fathom

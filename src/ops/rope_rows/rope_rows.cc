@@ -30,6 +30,7 @@ OpCost cost_rope_rows(const RopeRowsPlan&, const RopeRowsArgs& args) {
 std::span<const Variant> rope_rows_variants() {
   static const std::array variants = {
       make_variant(OpKind::kRopeRows, "reference", BackendKind::kCpu, &rope_rows_reference),
+      make_variant(OpKind::kRopeRows, "cpu", BackendKind::kCpu, &rope_rows_cpu),
   };
   return variants;
 }

@@ -41,6 +41,7 @@ OpCost cost_rope_rows(const RopeRowsPlan& plan, const RopeRowsArgs& args);
 
 // Variants, by their registry names.
 void rope_rows_reference(ExecutionContext& context, const RopeRowsPlan& plan, const RopeRowsArgs& args);
+void rope_rows_cpu(ExecutionContext& context, const RopeRowsPlan& plan, const RopeRowsArgs& args);
 std::span<const Variant> rope_rows_variants();
 
 }  // namespace fathom

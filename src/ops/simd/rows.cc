@@ -79,6 +79,35 @@ void sqrt_softplus_row_of(float* x, std::int64_t n) {
   });
 }
 
+float sum_of_squares_row_of(const float* x, std::int64_t n) { return sum_of_squares(x, n); }
+
+void collapse_streams_row_of(const float* streams, const float* weights, std::int64_t hc, std::int64_t n, bool round,
+                             float* out) {
+  const FloatTag d;
+  for_each_vector(n, [&](std::int64_t i, std::size_t lanes) HWY_ATTR {
+    FloatVec sum = hn::Mul(hn::Set(d, weights[0]), load_some(streams + i, lanes));
+    for (std::int64_t j = 1; j < hc; ++j) {
+      sum = hn::MulAdd(hn::Set(d, weights[j]), load_some(streams + j * n + i, lanes), sum);
+    }
+    store_some(round_if(round, sum), out + i, lanes);
+  });
+}
+
+void mix_streams_row_of(const float* h, const float* y, const float* post, const float* comb, std::int64_t hc,
+                        std::int64_t n, bool round, float* next) {
+  const FloatTag d;
+  for_each_vector(n, [&](std::int64_t i, std::size_t lanes) HWY_ATTR {
+    const FloatVec out = load_some(y + i, lanes);
+    for (std::int64_t k = 0; k < hc; ++k) {
+      FloatVec sum = hn::Mul(hn::Set(d, post[k]), out);
+      for (std::int64_t j = 0; j < hc; ++j) {
+        sum = hn::MulAdd(hn::Set(d, comb[j * hc + k]), load_some(h + j * n + i, lanes), sum);
+      }
+      store_some(round_if(round, sum), next + k * n + i, lanes);
+    }
+  });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace fathom
 HWY_AFTER_NAMESPACE();
@@ -95,6 +124,9 @@ HWY_EXPORT(round_row_of);
 HWY_EXPORT(add_rows_of);
 HWY_EXPORT(swiglu_row_of);
 HWY_EXPORT(sqrt_softplus_row_of);
+HWY_EXPORT(sum_of_squares_row_of);
+HWY_EXPORT(collapse_streams_row_of);
+HWY_EXPORT(mix_streams_row_of);
 
 namespace simd {
 
@@ -118,6 +150,15 @@ void swiglu_row(const float* a, const float* b, std::int64_t n, float limit, flo
   HWY_DYNAMIC_DISPATCH(swiglu_row_of)(a, b, n, limit, weight, round, out);
 }
 void sqrt_softplus_row(float* x, std::int64_t n) { HWY_DYNAMIC_DISPATCH(sqrt_softplus_row_of)(x, n); }
+float sum_of_squares_row(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(sum_of_squares_row_of)(x, n); }
+void collapse_streams_row(const float* streams, const float* weights, std::int64_t hc, std::int64_t n, bool round,
+                          float* out) {
+  HWY_DYNAMIC_DISPATCH(collapse_streams_row_of)(streams, weights, hc, n, round, out);
+}
+void mix_streams_row(const float* h, const float* y, const float* post, const float* comb, std::int64_t hc,
+                     std::int64_t n, bool round, float* next) {
+  HWY_DYNAMIC_DISPATCH(mix_streams_row_of)(h, y, post, comb, hc, n, round, next);
+}
 
 }  // namespace simd
 }  // namespace fathom

@@ -35,4 +35,15 @@ void swiglu_row(const float* a, const float* b, std::int64_t n, float limit, flo
 // x = sqrt(softplus(x)), softplus(z) = z for z > 20 else log1p(exp z); in place.
 void sqrt_softplus_row(float* x, std::int64_t n);
 
+// sum of x^2.
+float sum_of_squares_row(const float* x, std::int64_t n);
+
+// out = sum_j weights[j] * streams[j], streams [hc][n].
+void collapse_streams_row(const float* streams, const float* weights, std::int64_t hc, std::int64_t n, bool round,
+                          float* out);
+
+// next[k] = post[k] * y + sum_j comb[j][k] * h[j]; h and next [hc][n], comb [hc][hc].
+void mix_streams_row(const float* h, const float* y, const float* post, const float* comb, std::int64_t hc,
+                     std::int64_t n, bool round, float* next);
+
 }  // namespace fathom::simd
