@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,21 +18,26 @@
 #include "engine/executor.h"
 #include "engine/request.h"
 #include "ops/cache_view.h"
+#include "telemetry/step_trace.h"
 #include "text/tokenizer.h"
 
 namespace fathom {
 
 struct EngineOptions {
-  std::int32_t prefill_chunk_tokens = 256;        // prefill rows of a step while other requests decode
-  std::int32_t prefill_chunk_alone_tokens = 512;  // and while none does
-  std::int32_t max_running = 64;                  // sequences with cache state; at most the executor's state slots
-  std::int32_t max_queued_requests = 256;         // waiting for a state slot; beyond: kResourceExhausted
-  std::int64_t max_queued_tokens = 1 << 20;       // their prompt tokens, together
-  std::int32_t ageing_steps = 64;                 // a request that waits so many steps rises by one priority
-  std::int32_t max_pending_deltas = 64;           // a stream with so many untaken deltas pauses its request
+  // Prefill rows of a step: while other requests decode (bounds what a prompt adds to their inter-token latency), while
+  // several prompts and nothing else are computed, and while one is.
+  std::int32_t prefill_chunk_tokens = 96;
+  std::int32_t prefill_chunk_shared_tokens = 256;
+  std::int32_t prefill_chunk_alone_tokens = 512;
+  std::int32_t max_running = 64;             // sequences with cache state; at most the executor's state slots
+  std::int32_t max_queued_requests = 256;    // waiting for a state slot; beyond: kResourceExhausted
+  std::int64_t max_queued_tokens = 1 << 20;  // their prompt tokens, together
+  std::int32_t ageing_steps = 64;            // a request that waits so many steps rises by one priority
+  std::int32_t max_pending_deltas = 64;      // a stream with so many untaken deltas pauses its request
   std::int32_t max_choices = 128;
   std::int32_t max_logprobs = 20;
   std::int32_t num_drafts = 0;  // drafts asked of the executor, a decode step; at most its limit
+  TokenId eos_id = -1;          // -1: the tokenizer's; without a tokenizer, none
   bool prefix_cache = true;
   bool reuse_decoded = false;  // decoded blocks enter the prefix cache though the executor's classes differ
   // Each request that hit the prefix cache is computed a second time without it and compared, log probabilities
@@ -41,6 +47,7 @@ struct EngineOptions {
   std::int32_t num_events = 1 << 16;  // the ring's size
   std::uint64_t seed = 0;             // of the seeds drawn for requests without one; 0: from the machine's entropy
   const Clock* clock = nullptr;       // must outlive the engine; null: the machine's
+  std::function<void(const StepTrace&)> on_step;  // called by the engine thread after each step; must be quick
 };
 
 // Counters since start and gauges of the last commit.

@@ -8,15 +8,16 @@
 
 namespace fathom {
 
-enum class EventKind : std::uint8_t { kAdmit, kPlan, kCommit, kCancel, kPreempt, kEvict, kResume, kFinish };
+enum class EventKind : std::uint8_t { kSubmit, kAdmit, kPlan, kCommit, kCancel, kPreempt, kEvict, kResume, kFinish };
 
 struct EngineEvent {
   EventKind kind = EventKind::kAdmit;
   std::int64_t time_us = 0;  // since engine start
   std::int64_t step = 0;
   SequenceId sequence;
-  std::int64_t length = 0;      // tokens committed, or the prompt's at admission
-  std::int32_t num_tokens = 0;  // rows planned, tokens committed, blocks evicted
+  std::int64_t length = 0;      // tokens in the cache: before the step (plan), after it (commit), lost (preempt)
+  std::int32_t num_tokens = 0;  // submit: of the prompt; admit, resume: found in the prefix cache; plan: rows;
+                                // commit: drawn; evict: blocks; finish: drawn in all
 };
 
 }  // namespace fathom

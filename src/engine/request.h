@@ -67,8 +67,8 @@ struct Request {
   bool use_prefix_cache = true;
   std::int64_t timeout_us = 0;  // after submit; 0: none
 
-  // Called by the engine thread after deltas were added to an empty stream and when the request ends. Must be quick
-  // and must not call the engine.
+  // Called by the engine thread when a delta came into an empty stream. Must be quick and must not touch the engine
+  // or the stream. Never called after ~Stream.
   std::function<void()> on_ready;
 };
 
@@ -124,8 +124,8 @@ struct OutputToken {
 // unfinished code point), and neither comes before it is certain that no stop string cuts it off.
 struct Delta {
   std::int32_t choice = 0;
-  std::vector<OutputToken> tokens;
-  std::string text;  // valid UTF-8; reasoning and markup included, as the detokenizer writes them
+  std::vector<OutputToken> tokens;  // the EOS or stop id that ended the choice is the last; it has no text
+  std::string text;                 // valid UTF-8; reasoning and markup included, as the detokenizer writes them
   // First delta of choice 0 where asked for: entry i is of prompt token i + 1 (the first token has none).
   std::vector<SampledToken> prompt_logprobs;
   std::optional<Finish> finish;  // last delta of its choice

@@ -1,0 +1,264 @@
+// One turn of the engine thread: plan, launch, wait, commit, answer.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "engine/engine_thread.h"
+
+namespace fathom::engine_detail {
+namespace {
+
+void clear_bit(std::span<std::uint32_t> mask, TokenId id) {
+  const auto word = static_cast<std::size_t>(id) / 32;
+  if (id >= 0 && word < mask.size()) mask[word] &= ~(1u << (id % 32));
+}
+bool has_bit(std::span<const std::uint32_t> mask, TokenId id) {
+  return (mask[static_cast<std::size_t>(id) / 32] >> (id % 32) & 1) != 0;
+}
+
+}  // namespace
+
+// The masks of the choice's logits rows: row i stands behind the first i drafts.
+void EngineThread::fill_masks(Choice& choice, const SequenceState& state, std::int32_t num_rows,
+                              std::int32_t num_drafts) {
+  const Request& request = choice.request->request;
+  choice.spec.allowed = {};
+  const bool bars_end = !choice.output.may_end(0);
+  if (!bars_end && choice.constraint == nullptr) return;
+  const auto words = static_cast<std::size_t>(ceil_div(limits_.vocab_size, 32));
+  choice.mask.assign(words * static_cast<std::size_t>(num_rows), ~0u);
+  bool in_reasoning = choice.output.in_reasoning();
+  std::int32_t num_accepted = 0;  // drafts shown to the constraint, taken back below
+  // Rows before the verified ones are of the prompt: nothing is drawn there.
+  for (std::int32_t i = 0; i <= num_drafts; ++i) {
+    const std::span<std::uint32_t> mask =
+        std::span(choice.mask).subspan(words * static_cast<std::size_t>(num_rows - 1 - num_drafts + i), words);
+    if (choice.constraint != nullptr && !in_reasoning && !choice.constraint->next_mask(mask)) {
+      std::fill(mask.begin(), mask.end(), ~0u);
+    }
+    if (!choice.output.may_end(i)) {
+      if (!request.ignore_eos) clear_bit(mask, eos_id_);
+      for (TokenId id : request.stop_token_ids) clear_bit(mask, id);
+    }
+    if (i == num_drafts) break;
+    const TokenId draft = state.tokens[static_cast<std::size_t>(state.num_known + i)];
+    if (!has_bit(mask, draft)) break;  // it will not be drawn, so the rows behind it do not count
+    if (in_reasoning) {
+      in_reasoning = draft != *request.reasoning_end;
+    } else if (choice.constraint != nullptr) {
+      if (!choice.constraint->accept(draft).ok()) break;
+      ++num_accepted;
+    }
+  }
+  if (num_accepted > 0) choice.constraint->rollback(num_accepted);
+  choice.spec.allowed = choice.mask;
+}
+
+void EngineThread::fill_samples(StepPlan& plan) {
+  for (SequenceStep& step : plan.sequences) {
+    if (step.num_logits == 0) continue;
+    Choice& choice = *choices_.at(step.id);
+    const SequenceState& state = *scheduler_.find(step.id);
+    const Request& request = choice.request->request;
+    step.num_proposals = options_.num_drafts;
+    SampleSpec& spec = choice.spec;
+    const std::span<const TokenId> tokens = state.tokens;
+    spec.prompt_ids = tokens.first(static_cast<std::size_t>(state.num_prompt));
+    spec.output_ids = tokens.subspan(static_cast<std::size_t>(state.num_prompt));
+    spec.forced = {};
+    fill_masks(choice, state, step.num_logits, step.num_drafts);
+    SampleSpec planned = spec;
+    if (state.spec.prompt_logits && !state.prompt_done) {
+      planned.num_logprobs = std::max(spec.num_logprobs, request.num_prompt_logprobs);
+      choice.forced.clear();
+      for (std::int64_t p = step.start + 1; p <= step.start + step.num_tokens; ++p) {
+        choice.forced.push_back(p < state.num_prompt ? tokens[static_cast<std::size_t>(p)] : -1);
+      }
+      planned.forced = choice.forced;
+    }
+    plan.samples.push_back(planned);
+  }
+}
+
+void EngineThread::note_admissions() {
+  // Also the clock of a request's wait: from here on it holds cache memory.
+  for (const auto& [id, active] : requests_) {
+    if (!active->queued) continue;
+    for (const auto& choice : active->choices) {
+      if (choice->finished || !scheduler_.find(choice->sequence)->running) continue;
+      active->queued = false;
+      if (active->stream != nullptr) mailbox_->left_queue(choice->usage.prompt_tokens);
+      break;
+    }
+  }
+}
+
+bool EngineThread::run_step() {
+  const std::int64_t begin = now_us();
+  StepPlan& plan = scheduler_.plan();
+  if (plan.sequences.empty()) return false;
+  note_admissions();
+  for (const SequenceStep& step : plan.sequences) {
+    Choice& choice = *choices_.at(step.id);
+    if (choice.times.admitted_us == 0) choice.times.admitted_us = begin;
+  }
+  fill_samples(plan);
+  trace_ = {};
+  trace_.step = plan.step;
+  trace_.num_tokens = static_cast<std::int32_t>(plan.tokens.size());
+  trace_.num_sequences = static_cast<std::int32_t>(plan.sequences.size());
+  const std::int64_t planned = now_us();
+  trace_.schedule_us = static_cast<double>(planned - begin);
+  step_running_.store(plan.step);
+  step_started_us_.store(planned);
+  if (const Status status = executor_->launch(plan); !status.ok()) {
+    fail(status.with_context("step " + std::to_string(plan.step)));
+    return true;
+  }
+  const std::int64_t launched = now_us();
+  trace_.launch_us = static_cast<double>(launched - planned);
+  Result<StepResult> result = executor_->wait();
+  step_started_us_.store(-1);
+  if (!result.ok()) {
+    fail(result.status().with_context("step " + std::to_string(plan.step)));
+    return true;
+  }
+  trace_.wait_us = static_cast<double>(now_us() - launched);
+  commit_step(plan, *result, planned);
+  if (options_.on_step) options_.on_step(trace_);
+  return true;
+}
+
+void EngineThread::account_stalls(const StepPlan& plan, std::int64_t step_us) {
+  std::int64_t rows = 0, prefill_rows = 0;
+  std::unordered_map<const ActiveRequest*, std::int64_t> prefills;
+  for (const SequenceStep& step : plan.sequences) {
+    rows += step.num_tokens;
+    if (step.num_tokens == 1 + step.num_drafts && scheduler_.find(step.id)->prompt_done) continue;
+    prefill_rows += step.num_tokens;
+    prefills[choices_.at(step.id)->request] += step.num_tokens;
+  }
+  if (prefill_rows == 0 || prefills.size() == plan.sequences.size()) return;
+  const auto largest = std::max_element(prefills.begin(), prefills.end(), [](const auto& a, const auto& b) {
+    return a.second != b.second ? a.second < b.second : a.first->id > b.first->id;
+  });
+  for (const SequenceStep& step : plan.sequences) {
+    Choice& choice = *choices_.at(step.id);
+    if (prefills.contains(choice.request)) continue;
+    const std::int64_t stall = step_us * prefill_rows / rows;
+    choice.times.prefill_stall_us += stall;
+    if (stall > choice.largest_stall_us) {
+      choice.largest_stall_us = stall;
+      choice.times.stalled_by = largest->first->id;
+    }
+  }
+}
+
+void EngineThread::keep_prompt_logprobs(Choice& choice, const SequenceStep& step, const SequenceResult& result) {
+  const Request& request = choice.request->request;
+  const auto num_prompt = static_cast<std::int64_t>(request.prompt.size());
+  choice.prompt_logprobs.resize(static_cast<std::size_t>(num_prompt - 1));
+  for (std::int64_t i = 0; i < step.num_tokens && step.start + i + 1 < num_prompt; ++i) {
+    SampledToken token = result.tokens[static_cast<std::size_t>(i)];
+    if (std::cmp_less(request.num_prompt_logprobs, token.top.size())) {
+      token.top.resize(static_cast<std::size_t>(request.num_prompt_logprobs));
+    }
+    choice.prompt_logprobs[static_cast<std::size_t>(step.start + i)] = std::move(token);
+  }
+}
+
+// A step is committed as a whole before any answer is given: ending one choice changes the scheduler's state.
+void EngineThread::commit_step(const StepPlan& plan, const StepResult& result, std::int64_t begin_us) {
+  const std::int64_t step_us = now_us() - begin_us;
+  ++counts_.num_steps;
+  counts_.last_step_us = static_cast<double>(step_us);
+  counts_.last_step_rows = static_cast<std::int32_t>(plan.tokens.size());
+  counts_.busy_us += static_cast<double>(step_us);
+  account_stalls(plan, step_us);
+
+  struct Output {
+    Choice* choice;
+    std::span<const SampledToken> tokens;
+  };
+  std::vector<Output> outputs;
+  std::vector<TokenId> ids;
+  std::size_t next = 0;
+  for (const SequenceStep& step : plan.sequences) {
+    Choice& choice = *choices_.at(step.id);
+    ids.clear();
+    if (step.num_logits > 0) {
+      FATHOM_CHECK(next < result.sequences.size() && result.sequences[next].id == step.id,
+                   "results stand in the plan's order");
+      const SequenceResult& got = result.sequences[next++];
+      const SequenceState& state = *scheduler_.find(step.id);
+      if (state.spec.prompt_logits && !state.prompt_done) keep_prompt_logprobs(choice, step, got);
+      if (step.start + step.num_tokens - step.num_drafts == state.num_known) {
+        const auto first = static_cast<std::size_t>(step.num_logits - step.num_drafts - 1);
+        const auto num = static_cast<std::size_t>(got.accepted) + 1;
+        const std::span<const SampledToken> tokens = std::span(got.tokens).subspan(first, num);
+        for (const SampledToken& token : tokens) ids.push_back(std::max(token.token, 0));
+        outputs.push_back({&choice, tokens});
+      }
+      if (step.num_drafts > 0) {
+        ++counts_.draft_steps;
+        counts_.drafted_tokens += step.num_drafts;
+        counts_.accepted_tokens += got.accepted;
+        for (std::int32_t i = 0; i < got.accepted; ++i) ++counts_.accepted_per_position[static_cast<std::size_t>(i)];
+        choice.usage.drafted_tokens += step.num_drafts;
+        choice.usage.accepted_tokens += got.accepted;
+      }
+      executor_->commit(step.id, scheduler_.commit(step, ids));
+      if (!ids.empty()) scheduler_.set_drafts(step.id, got.proposals);
+    } else {
+      executor_->commit(step.id, scheduler_.commit(step, ids));
+    }
+  }
+  const std::int64_t committed = now_us();
+  for (const Output& output : outputs) give_output(*output.choice, output.tokens);
+  trace_.detokenise_us = static_cast<double>(now_us() - committed);
+}
+
+void EngineThread::give_output(Choice& choice, std::span<const SampledToken> tokens) {
+  ActiveRequest& active = *choice.request;
+  const Request& request = active.request;
+  Delta delta;
+  delta.choice = choice.index;
+  delta.prompt_logprobs = std::exchange(choice.prompt_logprobs, {});
+  if (request.max_tokens == 0) return finish_choice(choice, std::move(delta), FinishReason::kLength, nullptr, {});
+  if (choice.times.first_token_us == 0) choice.times.first_token_us = now_us();
+  for (SampledToken token : tokens) {
+    if (token.token < 0) {
+      choice.output.finish(delta);
+      return finish_choice(choice, std::move(delta), FinishReason::kError, nullptr,
+                           internal_error("no token may come next: the constraint allows none, or the logits are not "
+                                          "numbers"));
+    }
+    ++counts_.generation_tokens;
+    const bool ends = token.token == eos_id_ && !request.ignore_eos;
+    if (choice.constraint != nullptr && !choice.output.in_reasoning() && !ends) {
+      if (const Status status = choice.constraint->accept(token.token); !status.ok()) {
+        choice.output.finish(delta);
+        return finish_choice(choice, std::move(delta), FinishReason::kError, nullptr, status);
+      }
+    }
+    if (options_.check_prefix_cache) {
+      choice.drawn.push_back({token.token, token.logprob});
+      if (request.num_logprobs < 0) token.logprob = 0.0f;
+    }
+    if (std::cmp_less(std::max(request.num_logprobs, 0), token.top.size())) {
+      token.top.resize(static_cast<std::size_t>(std::max(request.num_logprobs, 0)));
+    }
+    const auto stop = choice.output.push(std::move(token), delta);
+    if (stop) return finish_choice(choice, std::move(delta), stop->reason, &*stop, {});
+    const std::int64_t num_output = choice.output.num_tokens();
+    if (num_output == request.max_tokens ||
+        num_output + choice.usage.prompt_tokens >= scheduler_.max_sequence_tokens()) {
+      choice.output.finish(delta);
+      return finish_choice(choice, std::move(delta), FinishReason::kLength, nullptr, {});
+    }
+  }
+  if (!delta.tokens.empty() || !delta.text.empty() || !delta.prompt_logprobs.empty()) send(active, std::move(delta));
+}
+
+}  // namespace fathom::engine_detail

@@ -1,0 +1,144 @@
+// The engine thread: owns the scheduler, the executor and every request under way.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/event_ring.h"
+#include "engine/output_processor.h"
+#include "engine/scheduler.h"
+#include "engine/stream_state.h"
+
+namespace fathom::engine_detail {
+
+class EngineThread {
+ public:
+  EngineThread(const EngineOptions& options, std::unique_ptr<Executor> executor,
+               std::shared_ptr<const Tokenizer> tokenizer);
+  ~EngineThread();
+
+  // Any thread.
+  Result<std::unique_ptr<Stream>> submit(Request request);
+  EngineStats stats() const;
+  EngineHealth health() const;
+  std::int64_t now_us() const { return clock_->now_us(); }
+  const ExecutorLimits& limits() const { return limits_; }
+  const EngineOptions& options() const { return options_; }
+  std::vector<EngineEvent> events(std::int64_t* next) const { return ring_.read(next); }
+  void flush_prefix_cache();
+  bool drain(std::chrono::milliseconds timeout);
+  void shutdown();
+
+ private:
+  struct ActiveRequest;
+  // A token and the bits of its log probability, for the check of the prefix cache.
+  struct Drawn {
+    TokenId token;
+    float logprob;
+  };
+  struct Choice {
+    ActiveRequest* request = nullptr;
+    std::int32_t index = 0;
+    SequenceId sequence;
+    OutputProcessor output;
+    std::unique_ptr<TokenConstraint> constraint;
+    SampleSpec spec;
+    std::vector<std::uint32_t> mask;  // [logits rows, words]
+    std::vector<TokenId> forced;      // [logits rows]
+    std::vector<SampledToken> prompt_logprobs;
+    std::vector<Drawn> drawn;  // check_prefix_cache only
+    Usage usage;
+    RequestTimes times;
+    std::int64_t largest_stall_us = 0;
+    bool finished = false;
+
+    Choice(const Request& asked, const Tokenizer* tokenizer, TokenId eos_id) : output(asked, tokenizer, eos_id) {}
+  };
+  struct ActiveRequest {
+    RequestId id;
+    Request request;
+    std::shared_ptr<StreamState> stream;  // null: a second computation for check_prefix_cache
+    std::vector<std::unique_ptr<Choice>> choices;
+    std::size_t num_open = 0;
+    bool queued = true;  // counts for the mailbox's bounds
+    std::int64_t deadline_us = 0;
+    std::vector<Drawn> expected;  // of a second computation
+  };
+
+  void loop();
+  void handle(Command& command);
+  void start(Command& command);
+  void start_request(std::unique_ptr<ActiveRequest> active, std::uint64_t seed, std::int32_t first_choice,
+                     std::int64_t submitted_us);
+  void end_request(ActiveRequest& active, FinishReason reason, const Status& error);
+  void end_all(FinishReason reason, const Status& error);
+  void check_deadlines();
+  bool run_step();
+  void note_admissions();
+  void fill_samples(StepPlan& plan);
+  void fill_masks(Choice& choice, const SequenceState& state, std::int32_t num_rows, std::int32_t num_drafts);
+  void fail(const Status& error);
+  void commit_step(const StepPlan& plan, const StepResult& result, std::int64_t begin_us);
+  void account_stalls(const StepPlan& plan, std::int64_t step_us);
+  void keep_prompt_logprobs(Choice& choice, const SequenceStep& step, const SequenceResult& result);
+  void give_output(Choice& choice, std::span<const SampledToken> tokens);
+  void finish_choice(Choice& choice, Delta delta, FinishReason reason, const OutputProcessor::Stop* stop,
+                     const Status& error);
+  void start_check(const Choice& choice);
+  void finish_check(const Choice& choice);
+  void count_open_requests(std::int64_t change);
+  void send(ActiveRequest& active, Delta delta);
+  void publish_events();
+  void publish_stats();
+
+  EngineOptions options_;
+  std::unique_ptr<Executor> executor_;
+  const ExecutorLimits limits_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  SteadyClock steady_clock_;
+  const Clock* clock_;
+  TokenId eos_id_ = -1;
+  std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
+  std::atomic<std::int64_t> next_request_{1};
+  EventRing ring_;
+
+  // Engine thread only.
+  Scheduler scheduler_;
+  std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
+  std::unordered_map<SequenceId, Choice*> choices_;
+  std::vector<std::unique_ptr<ActiveRequest>> ended_;  // kept until the loop's turn is over
+  std::int64_t next_sequence_ = 1;
+  EngineStats counts_;
+  std::vector<std::pair<Choice*, const SequenceResult*>> outputs_;
+  StepTrace trace_;
+  Status fault_;  // of the device; final
+  bool stopping_ = false;
+
+  // Shared.
+  mutable std::mutex mutex_;
+  mutable std::condition_variable idle_;
+  EngineStats stats_;
+  Status failure_;                      // fault_, for the others
+  std::int64_t num_open_requests_ = 0;  // submitted and not ended
+  std::atomic<std::int64_t> step_started_us_{-1};
+  std::atomic<std::int64_t> step_running_{0};
+  std::atomic<std::int64_t> num_refused_{0}, num_submitted_{0};
+  std::atomic<bool> loop_ended_{false};
+  std::thread thread_;
+};
+
+// The request against the model's limits; messages begin with the field's name.
+Status check_request(const Request& request, const EngineOptions& options, const ExecutorLimits& limits,
+                     std::int64_t max_sequence_tokens, bool has_tokenizer);
+
+}  // namespace fathom::engine_detail
