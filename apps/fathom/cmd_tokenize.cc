@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
@@ -28,6 +30,21 @@ Result<std::string> encode_line(const Tokenizer& tokenizer, const JsonValue& lin
   return out + "]}\n";
 }
 
+// The line separators that JSON leaves as they are and that many readers of lines split at.
+void append_text_on_one_line(std::string_view text, std::string& out) {
+  constexpr std::pair<std::string_view, std::string_view> kSeparators[] = {
+      {"\u0085", "\\u0085"}, {"\u2028", "\\u2028"}, {"\u2029", "\\u2029"}};
+  std::string quoted;
+  append_json_quoted(text, quoted);
+  for (std::string_view rest = quoted; !rest.empty();) {
+    const auto* found = std::find_if(std::begin(kSeparators), std::end(kSeparators),
+                                     [&](const auto& pair) { return rest.starts_with(pair.first); });
+    const bool is_separator = found != std::end(kSeparators);
+    out += is_separator ? found->second : rest.substr(0, 1);
+    rest.remove_prefix(is_separator ? found->first.size() : 1);
+  }
+}
+
 Result<std::string> decode_line(const Tokenizer& tokenizer, const JsonValue& line, bool show_special) {
   const JsonValue* list = line.find("ids");
   if (list == nullptr || !list->is(Kind::kArray)) {
@@ -44,8 +61,8 @@ Result<std::string> decode_line(const Tokenizer& tokenizer, const JsonValue& lin
     ids.push_back(static_cast<TokenId>(*id));
   }
   std::string out = "{\"text\": ";
-  append_json_quoted(
-      replace_invalid_utf8(tokenizer.decode(ids, show_special ? SpecialText::kShow : SpecialText::kSkip)), out);
+  const SpecialText special = show_special ? SpecialText::kShow : SpecialText::kSkip;
+  append_text_on_one_line(replace_invalid_utf8(tokenizer.decode(ids, special)), out);
   return out + "}\n";
 }
 

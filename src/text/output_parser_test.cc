@@ -331,13 +331,28 @@ TEST(OutputParser, StoredCompletions) {
   }
 }
 
+TEST(OutputParser, KnowsWhetherItReasons) {
+  OutputParser parser(true);
+  std::vector<OutputEvent> events;
+  EXPECT_TRUE(parser.in_reasoning());
+  parser.push("thought</thi", events);
+  EXPECT_TRUE(parser.in_reasoning());
+  parser.push("nk>", events);
+  EXPECT_FALSE(parser.in_reasoning());
+  EXPECT_FALSE(parser.saw_eos());
+  parser.push("x" + kEos, events);
+  EXPECT_TRUE(parser.saw_eos());
+  EXPECT_FALSE(OutputParser(false).in_reasoning());
+}
+
 TEST(OutputParser, LinearInTheAnswer) {
   std::string text = kOpen;
-  while (text.size() < (1 << 20)) text += invoke("f", parameter("a" + std::to_string(text.size()), true, "x\n\n<"));
+  while (text.size() < megabyte()) text += invoke("f", parameter("a" + std::to_string(text.size()), true, "x\n\n<"));
   std::string one_call = kOpen + "<｜DSML｜invoke name=\"f\">\n";
-  while (one_call.size() < (1 << 20)) one_call += parameter("a" + std::to_string(one_call.size()), false, "1");
-  const std::string open_head = kOpen + "<｜DSML｜invoke name=\"" + std::string(1 << 20, 'n');
-  for (const std::string& answer : {text, one_call, open_head, std::string(1 << 20, '<'), std::string(1 << 20, '\n')}) {
+  while (one_call.size() < megabyte()) one_call += parameter("a" + std::to_string(one_call.size()), false, "1");
+  const std::string open_head = kOpen + "<｜DSML｜invoke name=\"" + std::string(megabyte(), 'n');
+  for (const std::string& answer :
+       {text, one_call, open_head, std::string(megabyte(), '<'), std::string(megabyte(), '\n')}) {
     const auto start = std::chrono::steady_clock::now();
     const AssistantMessage whole = parse_output(answer, false, true);
     OutputParser parser(false);

@@ -21,6 +21,9 @@ inline std::string shared_path(const std::string& name) {
   return (folder != nullptr ? std::string(folder) : std::string(FATHOM_SOURCE_DIR) + "/../shared") + "/" + name;
 }
 
+// Sanitizers make everything some 10 times slower: tests of speed then take a shorter text, at the same limit.
+inline std::size_t megabyte() { return std::getenv("FATHOM_SLOW_BUILD") != nullptr ? 1 << 16 : 1 << 20; }
+
 inline const Tokenizer& mini_tokenizer() {
   static const Tokenizer tokenizer = open_tokenizer(std::string(FATHOM_SOURCE_DIR) + "/models/mini-v4").value();
   return tokenizer;

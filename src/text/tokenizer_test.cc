@@ -21,14 +21,14 @@ struct Vector {
   Ids ids;
 };
 
-std::vector<Vector> read_vectors(const std::string& path) {
+std::vector<Vector> read_vectors(const std::string& path, std::string_view key = "ids") {
   std::vector<Vector> vectors;
   auto file = read_text_file(path);
   if (!file.ok()) return vectors;
   const JsonValue root = parse_json(*file).value();
   for (const JsonValue& entry : root.items) {
     Vector vector{entry.find("text")->text, {}};
-    for (const JsonValue& id : entry.find("ids")->items) vector.ids.push_back(static_cast<TokenId>(*id.as_integer()));
+    for (const JsonValue& id : entry.find(key)->items) vector.ids.push_back(static_cast<TokenId>(*id.as_integer()));
     vectors.push_back(std::move(vector));
   }
   return vectors;
@@ -65,6 +65,20 @@ TEST(Tokenizer, VendorVectors) {
   FATHOM_REAL_TOKENIZER(tokenizer);
   const auto vectors = read_vectors(shared_path("data/tokenizer/vectors.json"));
   EXPECT_EQ(vectors.size(), 1059u);
+  expect_vectors(*tokenizer, vectors);
+}
+
+// Random Unicode with the ids of PyPI `tokenizers` (tools/compare_tokenizers.py --write).
+TEST(Tokenizer, RandomUnicodeMini) {
+  const auto vectors = read_vectors(test_data("random_vectors.json"), "mini");
+  EXPECT_EQ(vectors.size(), 2000u);
+  expect_vectors(mini_tokenizer(), vectors);
+}
+
+TEST(Tokenizer, RandomUnicodeReal) {
+  FATHOM_REAL_TOKENIZER(tokenizer);
+  const auto vectors = read_vectors(test_data("random_vectors.json"), "real");
+  EXPECT_EQ(vectors.size(), 2000u);
   expect_vectors(*tokenizer, vectors);
 }
 
@@ -179,17 +193,25 @@ TEST(Tokenizer, OneMegabyteOfAnythingIsFast) {
   // The demand is 1 s each; the margin is for a loaded machine.
   constexpr double kLimit_s = 4.0;
   for (const char* unit : {"a", " ", "😀", "\n", "<", "<｜User｜", "e\u0301", "1", "的", "ab ", "\xFF"}) {
-    const std::string text = repeated(unit, 1 << 20);
+    const std::string text = repeated(unit, megabyte());
     const double mini = seconds_to_encode(mini_tokenizer(), text);
     std::printf("1 MB of %-12s mini %.3f s\n", unit[0] == '\n' ? "newlines" : unit, mini);
     EXPECT_LT(mini, kLimit_s) << unit;
   }
 }
 
+TEST(Tokenizer, LoadsFast) {
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_TRUE(open_tokenizer(std::string(FATHOM_SOURCE_DIR) + "/models/mini-v4").ok());
+  const double mini = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::printf("mini tokenizer loads in %.1f ms\n", mini * 1e3);
+  EXPECT_LT(mini, 0.5);
+}
+
 TEST(Tokenizer, OneMegabyteWithTheRealVocabularyIsFast) {
   FATHOM_REAL_TOKENIZER(tokenizer);
   for (const char* unit : {"a", " ", "😀", "\n", "<", "=", "的", "word "}) {
-    const double seconds = seconds_to_encode(*tokenizer, repeated(unit, 1 << 20));
+    const double seconds = seconds_to_encode(*tokenizer, repeated(unit, megabyte()));
     std::printf("1 MB of %-12s real %.3f s\n", unit[0] == '\n' ? "newlines" : unit, seconds);
     EXPECT_LT(seconds, 4.0) << unit;
   }
@@ -308,6 +330,9 @@ TEST(Tokenizer, WrongTokenizerForTheModel) {
   EXPECT_TRUE(mini_tokenizer().check_fits_model(4096).ok());
   EXPECT_FALSE(mini_tokenizer().check_fits_model(129280).ok());
   EXPECT_FALSE(mini_tokenizer().check_fits_model(512).ok());
+}
+
+TEST(Tokenizer, RealTokenizerFitsFlash) {
   FATHOM_REAL_TOKENIZER(tokenizer);
   EXPECT_TRUE(tokenizer->check_fits_model(129280).ok());
   EXPECT_FALSE(tokenizer->check_fits_model(4096).ok());
