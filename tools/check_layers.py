@@ -18,7 +18,7 @@ ALLOWED = {
     "grammar": {"base", "tensor", "telemetry", "text", "grammar"},
     "ops": {"base", "tensor", "telemetry", "ops"},
     "backend": {"base", "tensor", "telemetry", "ops", "backend"},
-    "model": {"base", "tensor", "telemetry", "ops", "backend", "checkpoint", "model"},
+    "model": {"base", "tensor", "telemetry", "text", "ops", "backend", "checkpoint", "model"},
     "engine": {"base", "tensor", "telemetry", "text", "checkpoint", "grammar", "ops", "backend", "model", "engine"},
     "profile": {"base", "tensor", "telemetry", "ops", "backend", "model", "engine", "profile"},
     "server": {"base", "telemetry", "text", "grammar", "engine", "server"},

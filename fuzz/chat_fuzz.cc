@@ -1,0 +1,26 @@
+// A messages file through the chat encoder, in both releases: refused with a reason or rendered; template ranges lie
+// inside the text and user bytes never count as template.
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "text/chat_encoding.h"
+#include "text/chat_messages.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto chat = fathom::parse_chat({reinterpret_cast<const char*>(data), size});
+  if (!chat.ok()) {
+    if (chat.status().message().empty()) std::abort();
+    return 0;
+  }
+  for (const auto release : {fathom::Release::kPreview, fathom::Release::k0731}) {
+    for (const bool thinking : {false, true}) {
+      fathom::ChatEncodingOptions options;
+      options.release = release;
+      options.thinking = thinking;
+      const auto prompt = fathom::encode_chat(*chat, options);
+      if (!prompt.ok() && prompt.status().message().empty()) std::abort();
+    }
+  }
+  return 0;
+}
