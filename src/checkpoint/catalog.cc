@@ -4,36 +4,23 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <system_error>
 #include <utility>
 
 #include "checkpoint/safetensors.h"
+#include "checkpoint/shard_index.h"
 
 namespace fathom {
 
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kExtension = ".safetensors";
-constexpr std::string_view kNamespace = "model.";
 constexpr std::int64_t kMaxIndexBytes = 256 << 20;
-
-std::string_view canonical_name(std::string_view name) {
-  if (name.starts_with(kNamespace)) name.remove_prefix(kNamespace.size());
-  return name;
-}
-
-// A shard must be a file of the model directory itself.
-bool is_plain_file_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
-}
 
 // "model-00003-of-00046.safetensors" -> 46, its place in a set; nothing for other names.
 struct ShardNumber {
@@ -60,36 +47,6 @@ std::string shard_name(const std::string& stem, int number, int count) {
   char tail[64];
   std::snprintf(tail, sizeof tail, "-%05d-of-%05d.safetensors", number, count);
   return stem + tail;
-}
-
-struct Index {
-  std::map<std::string, std::string> weight_map;  // canonical tensor name -> file name
-  std::optional<std::int64_t> total_size;
-};
-
-Result<Index> parse_index(const std::string& text) {
-  if (is_lfs_pointer(std::as_bytes(std::span(text)))) {
-    return data_loss("a Git LFS pointer: fetch the file with `git lfs pull`");
-  }
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return data_loss("no JSON object");
-  const auto map = json.find("weight_map");
-  if (map == json.end() || !map->is_object()) return data_loss("no object \"weight_map\"");
-  Index index;
-  for (const auto& [name, file] : map->items()) {
-    if (!file.is_string() || !is_plain_file_name(file.get_ref<const std::string&>())) {
-      return data_loss("weight_map[\"" + name +
-                       "\"] = " + file.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80) +
-                       ", which is no plain file name");
-    }
-    index.weight_map.emplace(canonical_name(name), file.get<std::string>());
-  }
-  const auto metadata = json.find("metadata");
-  if (metadata != json.end() && metadata->is_object()) {
-    const auto size = metadata->find("total_size");
-    if (size != metadata->end() && size->is_number_integer()) index.total_size = size->get<std::int64_t>();
-  }
-  return index;
 }
 
 }  // namespace
@@ -162,7 +119,7 @@ class CatalogBuilder {
       return add_finding(Severity::kError, "index", std::string(kIndexName), text.status().message(),
                          "a readable index of the shards");
     }
-    Result<Index> index = parse_index(*text);
+    Result<ShardIndex> index = parse_shard_index(*text);
     if (!index.ok()) {
       return add_finding(Severity::kError, "index", std::string(kIndexName), index.status().message(),
                          "a JSON object with \"weight_map\": {tensor name: file name}");
@@ -257,7 +214,7 @@ class CatalogBuilder {
     for (HeaderProblem& problem : header.problems) {
       // Gaps and trailing bytes lose nothing; anything else makes the tensor unusable.
       const bool harmless = problem.kind == "gap";
-      if (!harmless) catalog_.lost_.insert(std::string(canonical_name(problem.name)));
+      if (!harmless) catalog_.lost_.insert(std::string(canonical_tensor_name(problem.name)));
       if (problem.kind == "truncated") {
         if (num_cut++ > 0) continue;  // one finding a file
       }
@@ -270,7 +227,7 @@ class CatalogBuilder {
     }
     for (HeaderTensor& tensor : header.tensors) {
       TensorInfo info;
-      info.name = canonical_name(tensor.name);
+      info.name = canonical_tensor_name(tensor.name);
       info.dtype = tensor.dtype;
       info.shape = tensor.shape;
       info.shard = shard;
@@ -360,7 +317,7 @@ class CatalogBuilder {
   }
 
   TensorCatalog catalog_;
-  Index index_;
+  ShardIndex index_;
 };
 
 std::int64_t TensorCatalog::total_bytes() const {
