@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""fathom verify, inspect, synth and convert as a user meets them: exit codes, lines, JSON, and nothing
+half-done after a failure.
+
+    tests/checkpoint_programs.py PATH_TO_FATHOM
+"""
+import json
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FATHOM = sys.argv[1]
+MINI = ROOT / "models/mini-v4"
+
+
+def cpu_seconds():
+    """Of finished children. These programs use one thread: on an idle machine it is also their wall time."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def fathom(*arguments, limit_file_bytes=None):
+    def limit():
+        if limit_file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit_file_bytes, limit_file_bytes))
+
+    # SIGXFSZ is ignored so that a write over the limit fails as on a full disk.
+    command = [FATHOM, *map(str, arguments)]
+    if limit_file_bytes is not None:
+        command = ["env", "--ignore-signal=XFSZ", *command]
+    before = cpu_seconds()
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
+    return done.returncode, done.stdout, done.stderr, cpu_seconds() - before
+
+
+def check(condition, *context):
+    if not condition:
+        print("FAILED:", *context)
+        sys.exit(1)
+
+
+def verify(path):
+    code, text, _, _ = fathom("verify", "--model", path)
+    json_code, json_text, _, _ = fathom("verify", "--model", path, "--json")
+    report = json.loads(json_text)
+    check(code == json_code == (0 if report["ok"] else 1), "exit code", code, json_code, report)
+    errors = [f for f in report["findings"] if f["severity"] == "error"]
+    check(report["ok"] == (not errors), "ok and findings disagree", report)
+    check(len(text.splitlines()) == len(report["findings"]) + 1, "one line per finding", text)
+    return code, text
+
+
+def test_verify(scratch):
+    code, text = verify(MINI)
+    check(code == 0 and "right, 921 tensors" in text, text)
+    broken = scratch / "a broken copy é"
+    shutil.copytree(MINI, broken)
+    shard = broken / "model-00001-of-00002.safetensors"
+    os.truncate(shard, shard.stat().st_size - 1)
+    code, text = verify(broken)
+    check(code == 1 and "error: truncated: " in text and shard.name in text, text)
+    shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 13007458\n")
+    code, text = verify(broken)
+    check(code == 1 and "git lfs pull" in text, text)
+    shard.unlink()
+    code, text = verify(broken)
+    check(code == 1 and f"error: missing-shard: {shard.name}: found nothing" in text, text)
+    config = broken / "config.json"
+    config.write_text(config.read_text().replace('"compress_ratios"', '"ratios"'))
+    code, text = verify(broken)
+    check(code == 1 and 'key "compress_ratios": found nothing' in text, text)
+    code, text = verify(scratch / "nowhere")
+    check(code == 1 and "cannot open model" in text, text)
+    code, _, error, _ = fathom("inspect", "--model", broken)
+    check(code == 1 and error.startswith("fathom: error: ") and error.count("\n") == 1, error)
+
+
+def test_inspect(scratch):
+    out = scratch / "flash"
+    code, text, error, _ = fathom("synth", "--config", "flash", "--headers-only", "--out", out)
+    check(code == 0 and "46 shards, 69187 tensors, 159609485896 bytes" in text, text, error)
+
+    def inspect(*arguments):
+        code, text, error, seconds = fathom("inspect", "--model", out, "--json", *arguments)
+        check(code == 0, error)
+        check(seconds < 1.0 or "FATHOM_SLOW_BUILD" in os.environ, "inspect took", seconds)
+        return json.loads(text)
+
+    plan = inspect("--max-context", 131072, "--max-sequences", 8, "--memory", "400GB")
+    check(plan["parameters"]["trunk"] == 284332240471 and plan["draft"] == "mtp", plan)
+    check(plan["memory_plan"]["fits"] and plan["memory_plan"]["context_block_bytes"] == 449824, plan)
+    tight = inspect("--max-context", 131072, "--max-sequences", 8, "--memory", "162GB")["memory_plan"]
+    check(tight["weights_fit"] and not tight["fits"], tight)
+    check("what fits: 8 sequence(s) of " in tight["verdict"], tight["verdict"])
+    exact = inspect("--max-context", tight["largest_context"], "--max-sequences", 8, "--memory", "162GB")
+    check(exact["memory_plan"]["fits"], exact["memory_plan"])
+    small = inspect("--memory", "24GB")["memory_plan"]
+    check("the weights alone" in small["verdict"] and not small["weights_fit"], small)
+    code, _, error, _ = fathom("inspect", "--model", out, "--max-context", 2000000)
+    check(code == 2 and "1048576" in error, error)
+    code, text, _, _ = fathom("inspect", "--model", MINI)
+    check(code == 0 and "experts mxfp4" in text and "fits: " in text, text)
+
+
+def test_synth_and_convert(scratch):
+    out = scratch / "mini"
+    code, text, error, _ = fathom("synth", "--config", "mini", "--layers", 4, "--experts", 4, "--seed", 7, "--out", out)
+    check(code == 0, error)
+    check(verify(out)[0] == 0, "a synthetic checkpoint verifies")
+    code, _, error, _ = fathom("synth", "--config", "mini", "--out", out)
+    check(code == 1 and "expected a directory without a checkpoint" in error, error)
+    code, _, error, _ = fathom("synth", "--config", "mini", "--layers", 7, "--out", scratch / "x")
+    check(code == 1 and "--layers: found 7, expected 1 to 6" in error, error)
+    code, _, error, _ = fathom("synth", "--config", scratch / "no.json", "--out", scratch / "x")
+    check(code == 1 and "no.json" in error, error)
+    code, _, error, _ = fathom("synth", "--config", "mini", "--out", scratch / "full", limit_file_bytes=1_000_000)
+    check(code == 1 and "cannot write" in error, error)
+    check(not (scratch / "full").exists() and not (scratch / "x").exists(), "something half-done stays")
+
+    code, text, error, _ = fathom("convert", "--to", "nvfp4", "--model", MINI, "--out", scratch / "nvfp4")
+    check(code == 0 and "288 expert matrices" in text, error)
+    check(verify(scratch / "nvfp4")[0] == 0, "the NVFP4 twin verifies")
+    check((scratch / "nvfp4/tokenizer.json").read_bytes() == (MINI / "tokenizer.json").read_bytes(), "tokenizer")
+    code, _, error, _ = fathom("convert", "--to", "nvfp4", "--model", scratch / "nvfp4", "--out", scratch / "again")
+    check(code == 1 and "found U8, expected I8" in error, error)
+    check(not (scratch / "again").exists(), "something half-done stays")
+
+
+for test in (test_verify, test_inspect, test_synth_and_convert):
+    with tempfile.TemporaryDirectory() as directory:
+        test(pathlib.Path(directory))
+    print(f"{test.__name__}: ok")
