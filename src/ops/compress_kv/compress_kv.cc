@@ -67,6 +67,7 @@ OpCost cost_compress_kv(const CompressKvPlan& plan, const CompressKvArgs& args, 
 std::span<const Variant> compress_kv_variants() {
   static const std::array variants = {
       make_variant(OpKind::kCompressKv, "reference", BackendKind::kCpu, &compress_kv_reference),
+      make_variant(OpKind::kCompressKv, "cpu", BackendKind::kCpu, &compress_kv_cpu),
   };
   return variants;
 }

@@ -56,6 +56,7 @@ OpCost cost_compress_kv(const CompressKvPlan& plan, const CompressKvArgs& args, 
 
 // Variants, by their registry names.
 void compress_kv_reference(ExecutionContext& context, const CompressKvPlan& plan, const CompressKvArgs& args);
+void compress_kv_cpu(ExecutionContext& context, const CompressKvPlan& plan, const CompressKvArgs& args);
 std::span<const Variant> compress_kv_variants();
 
 }  // namespace fathom

@@ -7,9 +7,9 @@
 
 namespace fathom {
 
-IndexScoresPlan plan_index_scores(const IndexScoresDesc& desc, const DeviceInfo&) {
+IndexScoresPlan plan_index_scores(const IndexScoresDesc& desc, const DeviceInfo& device) {
   FATHOM_CHECK(desc.cache.ratio == 4 && desc.cache.index_key_offset_bytes >= 0, "ratio-4 layers have index keys");
-  return {desc, 0};
+  return {desc, device.backend == BackendKind::kCpu ? index_scores_cpu_workspace(desc, device) : 0};
 }
 
 void run_index_scores(ExecutionContext& context, const IndexScoresPlan& plan, const IndexScoresArgs& args) {
@@ -53,6 +53,7 @@ OpCost cost_index_scores(const IndexScoresPlan& plan, const IndexScoresArgs& arg
 std::span<const Variant> index_scores_variants() {
   static const std::array variants = {
       make_variant(OpKind::kIndexScores, "reference", BackendKind::kCpu, &index_scores_reference),
+      make_variant(OpKind::kIndexScores, "cpu", BackendKind::kCpu, &index_scores_cpu),
   };
   return variants;
 }

@@ -39,6 +39,8 @@ OpCost cost_index_scores(const IndexScoresPlan& plan, const IndexScoresArgs& arg
 
 // Variants, by their registry names.
 void index_scores_reference(ExecutionContext& context, const IndexScoresPlan& plan, const IndexScoresArgs& args);
+void index_scores_cpu(ExecutionContext& context, const IndexScoresPlan& plan, const IndexScoresArgs& args);
+std::int64_t index_scores_cpu_workspace(const IndexScoresDesc& desc, const DeviceInfo& device);
 std::span<const Variant> index_scores_variants();
 
 }  // namespace fathom

@@ -38,6 +38,7 @@ OpCost cost_select_topk(const SelectTopkPlan& plan, const SelectTopkArgs& args, 
 std::span<const Variant> select_topk_variants() {
   static const std::array variants = {
       make_variant(OpKind::kSelectTopk, "reference", BackendKind::kCpu, &select_topk_reference),
+      make_variant(OpKind::kSelectTopk, "cpu", BackendKind::kCpu, &select_topk_cpu),
   };
   return variants;
 }

@@ -28,6 +28,7 @@ OpCost cost_select_topk(const SelectTopkPlan& plan, const SelectTopkArgs& args, 
 
 // Variants, by their registry names.
 void select_topk_reference(ExecutionContext& context, const SelectTopkPlan& plan, const SelectTopkArgs& args);
+void select_topk_cpu(ExecutionContext& context, const SelectTopkPlan& plan, const SelectTopkArgs& args);
 std::span<const Variant> select_topk_variants();
 
 }  // namespace fathom

@@ -8,10 +8,10 @@
 
 namespace fathom {
 
-SparseAttentionPlan plan_sparse_attention(const SparseAttentionDesc& desc, const DeviceInfo&) {
+SparseAttentionPlan plan_sparse_attention(const SparseAttentionDesc& desc, const DeviceInfo& device) {
   FATHOM_CHECK(desc.cache.ratio == 0 || desc.cache.ratio == 4 || desc.cache.ratio == 128, "ratio 0, 4 or 128");
   FATHOM_CHECK(desc.cache.ratio != 4 || desc.topk > 0, "ratio-4 layers select entries");
-  return {desc, 0};
+  return {desc, device.backend == BackendKind::kCpu ? sparse_attention_cpu_workspace(desc, device) : 0};
 }
 
 void run_sparse_attention(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {
@@ -60,6 +60,7 @@ OpCost cost_sparse_attention(const SparseAttentionPlan& plan, const SparseAttent
 std::span<const Variant> sparse_attention_variants() {
   static const std::array variants = {
       make_variant(OpKind::kSparseAttention, "reference", BackendKind::kCpu, &sparse_attention_reference),
+      make_variant(OpKind::kSparseAttention, "cpu", BackendKind::kCpu, &sparse_attention_cpu),
   };
   return variants;
 }

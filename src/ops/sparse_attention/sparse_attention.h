@@ -48,6 +48,8 @@ OpCost cost_sparse_attention(const SparseAttentionPlan& plan, const SparseAttent
 // Variants, by their registry names.
 void sparse_attention_reference(ExecutionContext& context, const SparseAttentionPlan& plan,
                                 const SparseAttentionArgs& args);
+void sparse_attention_cpu(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args);
+std::int64_t sparse_attention_cpu_workspace(const SparseAttentionDesc& desc, const DeviceInfo& device);
 std::span<const Variant> sparse_attention_variants();
 
 }  // namespace fathom
