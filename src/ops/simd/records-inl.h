@@ -22,7 +22,7 @@ constexpr std::int64_t kIndexBlock = 32;
 
 HWY_INLINE float exponent_byte_to_float(std::byte b) { return power_of_two(static_cast<int>(b) - 127); }
 
-// [head_dim] fp32. nope_dim and rope_dim are multiples of 16 in every V4 shape; kv blocks of 64.
+// [head_dim] fp32.
 HWY_INLINE void decode_kv_record(const KvRecordLayout& layout, CacheRecord record, float* out) {
   if (layout.format == CacheFormat::kFloat) {
     std::memcpy(out, record.data, static_cast<std::size_t>(layout.head_dim) * sizeof(float));
@@ -35,28 +35,40 @@ HWY_INLINE void decode_kv_record(const KvRecordLayout& layout, CacheRecord recor
     const FloatVec bias = hn::Set(d, 0x1p120f);
     const FloatVec scale = hn::Set(d, exponent_byte_to_float(record.scales[begin / kKvBlock]));
     const std::int64_t end = nope < begin + kKvBlock ? nope : begin + kKvBlock;
-    for (std::int64_t i = begin; i < end; i += kLanes) {
+    std::int64_t i = begin;
+    for (; i + static_cast<std::int64_t>(kLanes) <= end; i += kLanes) {
       store(hn::Mul(hn::Mul(load_e4m3(data + i), bias), scale), out + i);
     }
+    if (i == end) continue;
+    std::uint8_t codes[kLanes] = {};
+    std::memcpy(codes, data + i, static_cast<std::size_t>(end - i));
+    store_some(hn::Mul(hn::Mul(load_e4m3(codes), bias), scale), out + i, static_cast<std::size_t>(end - i));
   }
-  for (std::int64_t i = 0; i < layout.rope_dim; i += kLanes) store(load_bf16(data + nope + 2 * i), out + nope + i);
+  for (std::int64_t i = 0; i < layout.rope_dim; i += kLanes) {
+    const auto lanes = static_cast<std::size_t>(layout.rope_dim - i);
+    store_some(load_bf16_some(data + nope + 2 * i, lanes), out + nope + i, lanes);
+  }
 }
 
-// Codes of values already on the e4m3 grid, divided by the scale.
-HWY_INLINE void store_e4m3_codes(FloatVec steps, std::byte* out) {
+// Codes of `lanes` values already on the e4m3 grid, divided by the scale.
+HWY_INLINE void store_e4m3_codes(FloatVec steps, std::byte* out, std::size_t lanes) {
   const UintTag du;
   // Times 2^-120 puts exponent and mantissa where load_e4m3 takes them from, subnormal codes included.
   const auto bits = hn::BitCast(du, hn::Mul(steps, hn::Set(FloatTag(), 0x1p-120f)));
   const auto code = hn::Or(hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 0x7fu)),
                            hn::And(hn::ShiftRight<24>(bits), hn::Set(du, 0x80u)));
   const hn::Rebind<std::uint8_t, FloatTag> d8;
-  hn::StoreU(hn::U8FromU32(code), d8, reinterpret_cast<std::uint8_t*>(out));
+  const auto codes = hn::U8FromU32(code);
+  if (lanes >= kLanes) return hn::StoreU(codes, d8, reinterpret_cast<std::uint8_t*>(out));
+  HWY_ALIGN std::uint8_t buffer[kLanes];
+  hn::Store(codes, d8, buffer);
+  std::memcpy(out, buffer, lanes);
 }
 
-HWY_INLINE void store_bf16(FloatVec v, std::byte* out) {
+HWY_INLINE void store_bf16(FloatVec v, std::byte* out, std::size_t lanes) {
   HWY_ALIGN std::uint32_t bits[kLanes];
   hn::Store(hn::BitCast(UintTag(), round_to_bf16_vec(FloatTag(), v)), UintTag(), bits);
-  for (std::size_t i = 0; i < kLanes; ++i) {
+  for (std::size_t i = 0; i < kLanes && i < lanes; ++i) {
     const auto half = static_cast<std::uint16_t>(bits[i] >> 16);
     std::memcpy(out + 2 * i, &half, 2);
   }
@@ -74,12 +86,15 @@ HWY_INLINE void encode_kv_record(const KvRecordLayout& layout, const float* valu
     const int e = e4m3_scale_exponent(absolute_maximum(values + begin, static_cast<std::size_t>(n)));
     const FloatVec inverse = hn::Set(FloatTag(), power_of_two(-e));
     for (std::int64_t i = begin; i < begin + n; i += kLanes) {
-      store_e4m3_codes(to_e4m3_steps(load(values + i), inverse), record.data + i);
+      const auto lanes = static_cast<std::size_t>(begin + n - i);
+      store_e4m3_codes(to_e4m3_steps(load_some(values + i, lanes), inverse), record.data + i, lanes);
     }
     record.scales[begin / kKvBlock] = static_cast<std::byte>(e + 127);
   }
-  for (std::int64_t i = 0; i < layout.rope_dim; i += kLanes)
-    store_bf16(load(values + nope + i), record.data + nope + 2 * i);
+  for (std::int64_t i = 0; i < layout.rope_dim; i += kLanes) {
+    const auto lanes = static_cast<std::size_t>(layout.rope_dim - i);
+    store_bf16(load_some(values + nope + i, lanes), record.data + nope + 2 * i, lanes);
+  }
 }
 
 // [head_dim] fp32 in ColumnOrder::kPairs when packed, natural when fp32: queries are put into the same order.

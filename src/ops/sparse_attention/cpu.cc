@@ -240,8 +240,7 @@ std::int64_t sparse_attention_cpu_workspace(const SparseAttentionDesc& desc, con
 void sparse_attention_cpu(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {
   const SparseAttentionDesc& desc = plan.desc;
   const Sizes sizes(desc);
-  FATHOM_CHECK(sizes.width % 32 == 0 && desc.cache.kv.rope_dim % 16 == 0 && desc.cache.kv.nope_dim() % 16 == 0,
-               "heads are whole vectors");
+  FATHOM_CHECK(sizes.width % 16 == 0, "heads are whole vectors");
   const std::int64_t tokens = args.rows->num_tokens;
   if (tokens == 0) return;
   simd::Scratch scratch(context);
