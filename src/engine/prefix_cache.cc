@@ -111,6 +111,7 @@ void PrefixCache::publish(std::span<const TokenId> tokens, std::span<const Block
     salt_of_root_.emplace(root->second.serial, salt);
   }
   const std::int64_t root_serial = root->second.serial;
+  ++root->second.num_entries;  // so that it outlives the entries replaced below
   std::uint64_t hash =
       first == 0 ? root_hash(fingerprint_, salt) : entries_[static_cast<std::size_t>(entries.back().index)].hash;
   std::int64_t parent = first == 0 ? root_serial : entries.back().serial;
@@ -164,6 +165,7 @@ void PrefixCache::remove_entry(std::int32_t index) {
   const auto [begin, end] = by_hash_.equal_range(entry.hash);
   by_hash_.erase(std::find_if(begin, end, [index](const auto& item) { return item.second == index; }));
   const auto salt = salt_of_root_.find(entry.root);
+  FATHOM_CHECK(salt != salt_of_root_.end(), "a root lives as long as its entries");
   const auto root = roots_.find(salt->second);
   if (--root->second.num_entries == 0) {
     roots_.erase(root);
