@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace fathom::app {
 
@@ -62,5 +64,59 @@ struct ConvertOptions {
   std::string out;
 };
 int run_convert(const ConvertOptions& options);
+
+// Flags of every subcommand that runs a model.
+struct ModelFlags {
+  std::string model;  // directory; empty: models/mini-v4, found from the current directory or the program's
+  std::string numerics = "serve";
+  int threads = 0;                    // 0: all CPUs this process may use
+  std::vector<std::string> variants;  // operation=name
+  std::int64_t max_context = 0;       // tokens; 0: what the model takes
+};
+
+// What is not given follows generation_config.json.
+struct SamplingFlags {
+  std::optional<float> temperature, top_p;
+  int top_k = 0;
+  float min_p = 0.0f;
+  std::optional<std::uint64_t> seed;  // absent: drawn from the machine's entropy
+  std::int64_t max_tokens = 0;        // 0: until the context is full
+  std::vector<std::string> stops;
+};
+
+struct GenerateOptions {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::optional<std::string> prompt;  // one user message, or with `raw` the text to complete
+  std::string messages;               // file: {"messages": [...], "tools": [...]}
+  bool raw = false;
+  bool thinking = true;
+  std::string effort;
+  bool json = false;
+};
+int run_generate(const GenerateOptions& options);
+
+struct ChatOptions {
+  ModelFlags model;
+  SamplingFlags sampling;
+  bool thinking = true;
+  std::string effort;
+  std::string system;  // system message
+};
+int run_chat(const ChatOptions& options);
+
+struct LogitsOptions {
+  ModelFlags model;
+  std::string ids;                 // file: a list of lists of ids
+  std::string positions = "last";  // "last", "all", or "0,5,7"
+  std::string out;                 // .safetensors
+  std::string taps;                // .safetensors; empty: none
+};
+int run_logits(const LogitsOptions& options);
+
+struct SelfcheckOptions {
+  ModelFlags model;
+};
+int run_selfcheck(const SelfcheckOptions& options);
 
 }  // namespace fathom::app

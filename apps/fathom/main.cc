@@ -99,6 +99,77 @@ void add_convert(CLI::App& app, int& exit_code) {
   command->callback([options, &exit_code] { exit_code = run_convert(*options); });
 }
 
+void add_model_flags(CLI::App& command, ModelFlags& flags) {
+  command.add_option("--model", flags.model, "Model directory (default: models/mini-v4)");
+  command.add_option("--numerics", flags.numerics, "serve (default), vendor or plain")
+      ->check(CLI::IsMember({"plain", "vendor", "serve"}));
+  command.add_option("--threads", flags.threads, "CPU threads (default: all available)")->check(CLI::Range(1, 1024));
+  command.add_option("--variant", flags.variants, "operation=name, or *=name; may be repeated")
+      ->allow_extra_args(false);
+  command.add_option("--max-context", flags.max_context, "Tokens of context (default: what the model takes)")
+      ->check(CLI::PositiveNumber);
+}
+
+void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
+  command.add_option("--temperature", flags.temperature, "0 is greedy (default: generation_config.json)");
+  command.add_option("--top-p", flags.top_p, "Nucleus sampling (default: generation_config.json)");
+  command.add_option("--top-k", flags.top_k, "0: off");
+  command.add_option("--min-p", flags.min_p, "0: off");
+  command.add_option("--seed", flags.seed, "Same seed, same text");
+  command.add_option("--max-tokens", flags.max_tokens, "Longest answer (default: until the context is full)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--stop", flags.stops, "The answer ends before this text; may be repeated")
+      ->allow_extra_args(false);
+}
+
+void add_thinking_flags(CLI::App& command, bool& thinking, std::string& effort) {
+  command.add_option("--thinking", thinking, "on (default) or off")->transform(CLI::CheckedTransformer(kOnOff));
+  command.add_option("--effort", effort, "Reasoning effort (default: no prefix)")
+      ->check(CLI::IsMember({"low", "high", "max"}));
+}
+
+void add_generate(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<GenerateOptions>();
+  CLI::App* command = app.add_subcommand("generate", "Answer one prompt or conversation");
+  add_model_flags(*command, options->model);
+  add_sampling_flags(*command, options->sampling);
+  add_thinking_flags(*command, options->thinking, options->effort);
+  command->add_option("--prompt", options->prompt, "The user's message; with --raw the text to complete");
+  command->add_option("--messages", options->messages, "File: {\"messages\": [...], \"tools\": [...]}");
+  command->add_flag("--raw", options->raw, "Complete the prompt as it stands, without the chat template");
+  command->add_flag("--json", options->json, "One JSON object: message, finish_reason, usage, timings");
+  command->callback([options, &exit_code] { exit_code = run_generate(*options); });
+}
+
+void add_chat(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<ChatOptions>();
+  CLI::App* command = app.add_subcommand("chat", "Talk to a model in the terminal");
+  add_model_flags(*command, options->model);
+  add_sampling_flags(*command, options->sampling);
+  add_thinking_flags(*command, options->thinking, options->effort);
+  command->add_option("--system", options->system, "System message");
+  command->callback([options, &exit_code] { exit_code = run_chat(*options); });
+}
+
+void add_logits(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<LogitsOptions>();
+  CLI::App* command = app.add_subcommand("logits", "Logits of given token ids, as safetensors");
+  add_model_flags(*command, options->model);
+  command->add_option("--ids", options->ids, "File: JSON list of lists of token ids")->required();
+  command->add_option("--positions", options->positions, "last (default), all, or numbers such as 0,5,7");
+  command->add_option("--out", options->out, "logits.I f32 [positions, vocab] and positions.I i32")->required();
+  command->add_option("--dump-taps", options->taps, "I.layerL, I.attnL, I.mlpL, I.topkL, I.hc_head, I.norm, I.logits");
+  command->callback([options, &exit_code] { exit_code = run_logits(*options); });
+}
+
+void add_selfcheck(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<SelfcheckOptions>();
+  CLI::App* command =
+      app.add_subcommand("selfcheck", "Ask the embedded model two questions; 0 if it knows the answers");
+  add_model_flags(*command, options->model);
+  command->callback([options, &exit_code] { exit_code = run_selfcheck(*options); });
+}
+
 }  // namespace
 }  // namespace fathom::app
 
@@ -107,6 +178,10 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", FATHOM_VERSION);
   app.require_subcommand(1);
   int exit_code = 0;
+  fathom::app::add_chat(app, exit_code);
+  fathom::app::add_generate(app, exit_code);
+  fathom::app::add_selfcheck(app, exit_code);
+  fathom::app::add_logits(app, exit_code);
   fathom::app::add_tokenize(app, exit_code);
   fathom::app::add_render(app, exit_code);
   fathom::app::add_parse(app, exit_code);

@@ -53,6 +53,7 @@ Result<LoadedModel> load_model(const std::string& path, const LoadOptions& optio
   model.max_tokens = options.max_step_tokens;
   model.max_logit_rows = std::min(options.max_logit_rows, options.max_step_tokens);
   model.draft = options.draft;
+  model.progress = options.progress;
   FATHOM_ASSIGN_OR_RETURN(loaded.model, Model::make(*loaded.checkpoint, *loaded.backend, *loaded.variants, model));
   FATHOM_RETURN_IF_ERROR(loaded.checkpoint->catalog.check_unchanged());
   loaded.weights_fingerprint = fingerprint(*loaded.checkpoint, options.numerics);

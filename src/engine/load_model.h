@@ -18,6 +18,7 @@ struct LoadOptions {
   std::int64_t max_step_tokens = 512;                         // prefill chunk
   std::int64_t max_logit_rows = 16;
   bool draft = true;  // bind draft blocks where the checkpoint has them
+  LoadProgress progress;
 };
 
 // Members in the order of their dependence; the model refers to all before it.

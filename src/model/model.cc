@@ -21,7 +21,7 @@ Result<std::unique_ptr<Model>> Model::make(const Checkpoint& checkpoint, Backend
                                            const ModelOptions& options) {
   std::unique_ptr<Model> model(new Model(checkpoint, backend, variants, options));
   const ModelConfig& config = model->config_;
-  FATHOM_ASSIGN_OR_RETURN(model->weights_, bind_weights(checkpoint, backend, options.draft));
+  FATHOM_ASSIGN_OR_RETURN(model->weights_, bind_weights(checkpoint, backend, options.draft, options.progress));
   const auto num_draft_layers = static_cast<std::int32_t>(model->weights_.draft.stages.size());
   model->layout_ = plan_cache_layout(config, options.numerics, num_draft_layers);
   model->plans_ = plan_model(config, model->layout_, options.numerics, {options.max_tokens, options.max_logit_rows},

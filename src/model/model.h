@@ -27,6 +27,7 @@ struct ModelOptions {
   std::int64_t max_logit_rows = 16;           // rows of a step that yield logits
   std::int64_t index_score_bytes = 4 * kMiB;  // one tile of index scores; raised to hold one row
   bool draft = true;                          // bind draft blocks where the checkpoint has them
+  LoadProgress progress;                      // of placing weights
 };
 
 class Model {

@@ -175,7 +175,8 @@ DraftWeights bind_draft(const Checkpoint& checkpoint, Binder& binder) {
 
 }  // namespace
 
-Result<ModelWeights> bind_weights(const Checkpoint& checkpoint, Backend& backend, bool draft) {
+Result<ModelWeights> bind_weights(const Checkpoint& checkpoint, Backend& backend, bool draft,
+                                  const LoadProgress& progress) {
   FATHOM_CHECK(checkpoint.report.ok(), "a checkpoint is bound after it was verified");
   const ModelConfig& config = checkpoint.config;
   Binder binder(checkpoint, backend);
@@ -188,6 +189,7 @@ Result<ModelWeights> bind_weights(const Checkpoint& checkpoint, Backend& backend
   for (std::int32_t l = 0; l < config.num_hidden_layers; ++l) {
     weights.layers.push_back(
         binder.layer("layers." + std::to_string(l), l, config.compress_ratio(l), config.is_hash_layer(l)));
+    if (progress) progress(l + 1, config.num_hidden_layers);
   }
   if (draft) weights.draft = bind_draft(checkpoint, binder);
   FATHOM_RETURN_IF_ERROR(binder.status());

@@ -1,6 +1,7 @@
 // The weights of a model as the operations want them: views in the checkpoint's own bits (spec section 5).
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "backend/backend.h"
@@ -86,7 +87,9 @@ struct ModelWeights {
 };
 
 // The checkpoint was verified when it was opened and must outlive the weights. Failure: the backend cannot
-// place them. `draft` false leaves draft blocks out.
-Result<ModelWeights> bind_weights(const Checkpoint& checkpoint, Backend& backend, bool draft);
+// place them. `draft` false leaves draft blocks out. `progress` (may be empty) hears of every layer done.
+using LoadProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+Result<ModelWeights> bind_weights(const Checkpoint& checkpoint, Backend& backend, bool draft,
+                                  const LoadProgress& progress = {});
 
 }  // namespace fathom
