@@ -4,8 +4,8 @@
 #include <optional>
 #include <random>
 
+#include "engine/stop_strings.h"
 #include "progress_bar.h"
-#include "text/stop_strings.h"
 
 namespace fathom::app {
 namespace {
@@ -39,7 +39,7 @@ class TextPipe {
       take_events();
     }
     std::string rest;
-    stops_.flush(rest);
+    if (!stopped_) stops_.flush(rest);
     emit(PieceKind::kContent, rest);
     answer.text = text_;
     answer.message = parser_.message();
@@ -62,10 +62,11 @@ class TextPipe {
     return stopped;
   }
   bool content(std::string_view text) {
+    if (stopped_) return true;
     std::string certain;
-    const bool stopped = stops_.push(text, certain);
+    stopped_ = stops_.push(text, certain).has_value();
     emit(PieceKind::kContent, certain);
-    return stopped;
+    return stopped_;
   }
   void emit(PieceKind kind, std::string_view text) {
     if (text.empty()) return;
@@ -77,6 +78,7 @@ class TextPipe {
   IncrementalDetokenizer detokenizer_;
   OutputParser parser_;
   StopStrings stops_;
+  bool stopped_ = false;
   std::vector<OutputEvent> events_;
   std::string piece_;
   std::string text_;
@@ -94,6 +96,9 @@ Result<SampleSpec> sampling_of(const SamplingFlags& flags, const GenerationDefau
   const auto refuse = [](const char* flag, float found, const char* expected) {
     return invalid_argument(std::string(flag) + ": found " + std::to_string(found) + ", expected " + expected);
   };
+  for (const std::string& stop : flags.stops) {
+    if (stop.empty()) return invalid_argument("--stop: found an empty text, expected at least one character");
+  }
   if (!(spec.temperature >= 0.0f && spec.temperature <= 100.0f)) {
     return refuse("--temperature", spec.temperature, "0 to 100");
   }
