@@ -1,5 +1,8 @@
 #include "ops/dequantise.h"
 
+#include <algorithm>
+#include <array>
+
 #include "base/check.h"
 #include "base/units.h"
 #include "tensor/scalar_formats.h"
@@ -32,6 +35,28 @@ float block_scale(const LinearWeight& weight, std::int64_t n, std::int64_t k) {
     case WeightFormat::kNvfp4:
       return e4m3_to_float(
           load_element<std::uint8_t>(weight.scale, n * (weight.in_features / kNvfp4Block) + k / kNvfp4Block));
+  }
+  return 0.0f;
+}
+
+const std::array<float, 256>& e4m3_values() {
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> made;
+    for (std::size_t code = 0; code < made.size(); ++code) made[code] = e4m3_to_float(static_cast<std::uint8_t>(code));
+    return made;
+  }();
+  return values;
+}
+
+// Element (n, k) with its block's scale.
+inline float scaled_element(const LinearWeight& weight, std::int64_t n, std::int64_t k, float scale) {
+  const std::int64_t index = n * weight.in_features + k;
+  switch (weight.format) {
+    case WeightFormat::kF32: return load_element<float>(weight.values, index);
+    case WeightFormat::kBf16: return bf16_to_float(load_element<Bf16>(weight.values, index));
+    case WeightFormat::kFp8Block128: return e4m3_values()[load_element<std::uint8_t>(weight.values, index)] * scale;
+    case WeightFormat::kMxfp4: return kE2m1Values[fp4_code(weight, n, k)] * scale;
+    case WeightFormat::kNvfp4: return kE2m1Values[fp4_code(weight, n, k)] * scale * weight.scale_2;
   }
   return 0.0f;
 }
@@ -81,21 +106,19 @@ void check_linear_weight(const LinearWeight& weight, std::int64_t out_features, 
 }
 
 float weight_element(const LinearWeight& weight, std::int64_t n, std::int64_t k) {
-  const std::int64_t index = n * weight.in_features + k;
-  switch (weight.format) {
-    case WeightFormat::kF32:
-    case WeightFormat::kBf16: return load_float(weight.values, index);
-    case WeightFormat::kFp8Block128:
-      return e4m3_to_float(load_element<std::uint8_t>(weight.values, index)) * block_scale(weight, n, k);
-    case WeightFormat::kMxfp4: return kE2m1Values[fp4_code(weight, n, k)] * block_scale(weight, n, k);
-    case WeightFormat::kNvfp4: return kE2m1Values[fp4_code(weight, n, k)] * block_scale(weight, n, k) * weight.scale_2;
-  }
-  return 0.0f;
+  return scaled_element(weight, n, k, block_scale(weight, n, k));
 }
 
 void dequantise_row(const LinearWeight& weight, std::int64_t n, std::span<float> row) {
   FATHOM_CHECK(static_cast<std::int64_t>(row.size()) == weight.in_features, "a row holds in_features elements");
-  for (std::size_t k = 0; k < row.size(); ++k) row[k] = weight_element(weight, n, static_cast<std::int64_t>(k));
+  // A scale covers a multiple of 16 columns in every format: it is looked up once for each 16.
+  for (std::int64_t begin = 0; begin < weight.in_features; begin += kNvfp4Block) {
+    const std::int64_t end = std::min(begin + kNvfp4Block, weight.in_features);
+    const float scale = block_scale(weight, n, begin);
+    for (std::int64_t k = begin; k < end; ++k) {
+      row[static_cast<std::size_t>(k)] = scaled_element(weight, n, k, scale);
+    }
+  }
 }
 
 }  // namespace fathom

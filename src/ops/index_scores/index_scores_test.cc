@@ -148,10 +148,10 @@ TEST(IndexScores, VariantsAgree) {
   Random random;
   PagedCache cache(random, 4, true, 2, kMaxTokens);
   cache.fill_records(random, kMaxTokens);
-  for (std::int32_t heads : {3, 64}) {
+  for (std::int32_t heads : {3, 32}) {
     const Scoring scoring = make_scoring(cache, heads, 16);
     const Inputs in = random_inputs(random, heads);
-    for (std::int32_t tokens : {1, 2, 7, 65}) {
+    for (std::int32_t tokens : {1, 2, 31}) {
       const StepPart parts[] = {{0, 400, tokens}, {1, 90, 3}};
       const std::vector<float> reference = run("reference", 2, scoring, cache, in, parts);
       for (const std::string& variant : fast_variants(OpKind::kIndexScores)) {

@@ -181,12 +181,13 @@ TEST(MoeExperts, VariantsAgreeAndAreRowInvariant) {
   for (const Numerics& numerics : kAllNumerics) {
     for (WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kNvfp4, WeightFormat::kFp8Block128}) {
       SCOPED_TRACE(std::string(numerics_name(numerics.mode)) + " " + format_name(format));
-      for (const auto& [hidden, inter] : {std::pair{160, 96}, std::pair{128, 288}}) {
+      for (const auto& [hidden, inter] : {std::pair{160, 96}, std::pair{64, 288}}) {
+        if (format != WeightFormat::kMxfp4 && hidden != 160) continue;  // one shape of the rarer formats
         constexpr std::int32_t kTopk = 3;
         Layer layer;
         for (int e = 0; e < 6; ++e) layer.experts.push_back(random_expert(random, format, hidden, inter));
         layer.shared = random_expert(random, WeightFormat::kFp8Block128, hidden, inter);
-        constexpr std::int32_t kRows = 65;
+        constexpr std::int32_t kRows = 31;
         const Tensor x = random_bf16_valued(random, {kRows, hidden}, 2.0f);
         std::vector<std::int32_t> routed;
         for (std::int32_t t = 0; t < kRows; ++t) {
@@ -207,7 +208,7 @@ TEST(MoeExperts, VariantsAgreeAndAreRowInvariant) {
                 ? Comparison([](std::span<const float> a, std::span<const float> b) { return within(a, b, 4e-3); })
                 : sum_order(numerics);
         expect_matches_reference(OpKind::kMoeExperts, kRows, rows, compare);
-        expect_row_invariance(OpKind::kMoeExperts, 7, rows);
+        expect_row_invariance(OpKind::kMoeExperts, 5, rows);
       }
     }
   }

@@ -19,12 +19,12 @@ constexpr std::int32_t kSequences = 2;
 // Inputs of every position of every sequence, and a way to run any rows of them.
 struct Case {
   Case(Random& random, std::int32_t ratio, std::int32_t heads, std::int32_t topk, const Numerics& numerics,
-       std::int32_t max_tokens, std::int32_t head_dim = 512, std::int32_t rope_dim = 64)
-      : cache(random, ratio, numerics.packs_cache(), kSequences, max_tokens, head_dim, rope_dim),
+       std::int32_t max_positions, std::int32_t head_dim = 512, std::int32_t rope_dim = 64)
+      : cache(random, ratio, numerics.packs_cache(), kSequences, max_positions, head_dim, rope_dim),
         desc{cache.layer(), 0, heads, topk, numerics},
-        max_tokens(max_tokens) {
-    cache.fill_records(random, max_tokens);
-    const std::int64_t rows = kSequences * max_tokens;
+        max_tokens(max_positions) {
+    cache.fill_records(random, max_positions);
+    const std::int64_t rows = kSequences * max_positions;
     q = random_bf16_valued(random, {rows, heads, head_dim});
     sink = random_f32(random, {heads});
     rope = Tensor(DType::kF32, {rows, rope_dim / 2, 2});
@@ -36,7 +36,7 @@ struct Case {
     selected = Tensor(DType::kI32, {rows, std::max(topk, 1)});
     std::fill(selected.ints().begin(), selected.ints().end(), -1);
     for (std::int64_t row = 0; ratio == 4 && row < rows; ++row) {
-      const auto visible = static_cast<std::int32_t>((row % max_tokens + 1) / 4);
+      const auto visible = static_cast<std::int32_t>((row % max_positions + 1) / 4);
       std::vector<std::int32_t> entries;
       for (std::int32_t j = 0; j < visible; ++j) entries.push_back(j);
       std::shuffle(entries.begin(), entries.end(), random.engine());
@@ -253,9 +253,9 @@ TEST(SparseAttention, VariantsAgree) {
   Random random;
   for (const Numerics& numerics : kAllNumerics) {
     for (std::int32_t ratio : {0, 4, 128}) {
-      for (std::int32_t heads : {1, 4, 11}) {
+      for (std::int32_t heads : {1, 11}) {
         const Case c(random, ratio, heads, 64, numerics, 530);
-        for (std::int32_t tokens : {1, 2, 3, 7, 31}) {
+        for (std::int32_t tokens : {1, 3, 20}) {
           const StepPart parts[] = {{0, 480, tokens}, {1, 120, std::min(tokens, 9)}};
           const std::vector<float> reference = c.run("reference", 2, parts);
           for (const std::string& variant : fast_variants(OpKind::kSparseAttention)) {
