@@ -127,7 +127,7 @@ TEST(SparseAttention, PlainIsTheFormula) {
   Random random;
   for (std::int32_t ratio : {0, 4, 128}) {
     SCOPED_TRACE(ratio);
-    const Case c(random, ratio, 3, 16, Numerics::plain(), 420, 48, 16);
+    const Case c(random, ratio, 3, 16, Numerics::plain(), 420, 64, 16);
     for (const std::string& variant : cpu_variants(OpKind::kSparseAttention)) {
       for (std::int32_t start : {0, 62, 125, 254, 410}) {
         const StepPart parts[] = {{1, start, 5}};
@@ -146,7 +146,7 @@ TEST(SparseAttention, PlainIsTheFormula) {
 // A step's window is given by its rows: a draft block's rows all see the whole block (spec 2.10).
 TEST(SparseAttention, DraftBlocksSeeTheWholeBlock) {
   Random random;
-  const Case c(random, 0, 2, 0, Numerics::plain(), 200, 48, 16);
+  const Case c(random, 0, 2, 0, Numerics::plain(), 200, 64, 16);
   const StepPart parts[] = {{0, 150, 5}};
   for (const std::string& variant : cpu_variants(OpKind::kSparseAttention)) {
     const std::vector<float> found = c.run(variant, 1, parts, [](TestStep& step) {
@@ -164,13 +164,13 @@ TEST(SparseAttention, DraftBlocksSeeTheWholeBlock) {
 // Keys are one-hot, the query is the same everywhere: every visible key weighs 1 / n, and is seen in its channel.
 TEST(SparseAttention, WindowHolds128PositionsWithSelf) {
   Random random;
-  Case c(random, 0, 1, 0, Numerics::plain(), 300, 320, 2);
+  Case c(random, 0, 1, 0, Numerics::plain(), 300, 352, 32);
   std::fill(c.q.floats().begin(), c.q.floats().end(), 0.0f);
   c.sink.floats()[0] = -INFINITY;  // takes nothing
   const StepPart all[] = {{0, 0, 300}};
   const TestStep step = c.cache.make_step(all);
   for (std::int32_t p = 0; p < 300; ++p) {
-    std::vector<float> key(320, 0.0f);
+    std::vector<float> key(352, 0.0f);
     key[static_cast<std::size_t>(p)] = 1.0f;
     write_kv_record(c.desc.cache.kv, window_record(step.rows(), c.cache.pools(), c.desc.cache, 0, p), key);
   }
@@ -191,14 +191,14 @@ TEST(SparseAttention, WindowHolds128PositionsWithSelf) {
 TEST(SparseAttention, SinkMayBeInfinitelyLarge) {
   Random random;
   for (std::int32_t ratio : {0, 4, 128}) {
-    Case c(random, ratio, 4, 16, Numerics::plain(), 300, 48, 16);
+    Case c(random, ratio, 4, 16, Numerics::plain(), 300, 64, 16);
     const float sinks[] = {1e4f, 200.0f, INFINITY, -INFINITY};
     std::copy(std::begin(sinks), std::end(sinks), c.sink.floats().begin());
     for (const std::string& variant : cpu_variants(OpKind::kSparseAttention)) {
       const StepPart parts[] = {{0, 290, 3}};
       const std::vector<float> out = c.run(variant, 1, parts);
       for (std::size_t i = 0; i < out.size(); ++i) {
-        if (i / 48 % 4 < 3) {
+        if (i / 64 % 4 < 3) {
           EXPECT_NEAR(out[i], 0.0f, 1e-37f) << variant;
         } else {
           EXPECT_TRUE(std::isfinite(out[i])) << variant;
@@ -215,7 +215,7 @@ TEST(SparseAttention, SinkMayBeInfinitelyLarge) {
 TEST(SparseAttention, LargeLogitsDoNotOverflow) {
   Random random;
   for (std::int32_t ratio : {0, 4, 128}) {
-    Case c(random, ratio, 2, 16, Numerics::plain(), 300, 48, 16);
+    Case c(random, ratio, 2, 16, Numerics::plain(), 300, 64, 16);
     for (float& value : c.q.floats()) value *= 1000.0f;
     for (const std::string& variant : cpu_variants(OpKind::kSparseAttention)) {
       const StepPart parts[] = {{0, 280, 3}};
