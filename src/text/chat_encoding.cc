@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -106,27 +107,27 @@ std::vector<Turn> merge_turns(const ChatConversation& conversation) {
 }
 
 // Puts the tool results of each user turn into the order in which the latest calls were made; the places of the other
-// blocks stay.
+// blocks stay. Results of unknown calls count as the first call's.
 void order_tool_results(std::vector<Turn>& turns) {
-  const std::vector<ToolCall>* calls = nullptr;
+  std::unordered_map<std::string_view, std::size_t> call_places;
   for (Turn& turn : turns) {
-    if (turn.role == Role::kAssistant && !turn.message->tool_calls.empty()) calls = &turn.message->tool_calls;
-    if (turn.role != Role::kUser || calls == nullptr) continue;
-    const auto place_of = [&](const Block& block) {
-      for (std::size_t i = 0; i < calls->size(); ++i) {
-        if ((*calls)[i].id == block.tool_call_id) return i;
-      }
-      return std::size_t{0};
-    };
-    std::vector<Block> results;
-    for (const Block& block : turn.blocks) {
-      if (block.is_tool_result) results.push_back(block);
+    if (turn.role == Role::kAssistant && !turn.message->tool_calls.empty()) {
+      call_places.clear();
+      for (const ToolCall& call : turn.message->tool_calls) call_places.emplace(call.id, call_places.size());
     }
-    std::stable_sort(results.begin(), results.end(),
-                     [&](const Block& a, const Block& b) { return place_of(a) < place_of(b); });
-    auto next = results.begin();
+    if (turn.role != Role::kUser) continue;
+    std::vector<Block> results;
+    std::vector<std::pair<std::size_t, std::size_t>> order;  // (place of the call, place among the results)
+    for (const Block& block : turn.blocks) {
+      if (!block.is_tool_result) continue;
+      const auto call = call_places.find(block.tool_call_id);
+      order.emplace_back(call == call_places.end() ? 0 : call->second, results.size());
+      results.push_back(block);
+    }
+    std::sort(order.begin(), order.end());
+    auto next = order.begin();
     for (Block& block : turn.blocks) {
-      if (block.is_tool_result) block = *next++;
+      if (block.is_tool_result) block = results[(next++)->second];
     }
   }
 }
