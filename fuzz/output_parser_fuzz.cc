@@ -1,10 +1,13 @@
-// A completion in any cut: the deltas add up to the message, and every cut gives the same message.
+// A completion in any cut: the deltas add up to the message, and every cut gives the same message, in valid
+// UTF-8, with valid JSON in every complete call.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "text/json_value.h"
 #include "text/output_parser.h"
+#include "text/utf8.h"
 
 namespace {
 
@@ -52,5 +55,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   parser.finish(stopped, events);
   check_same(add_up(events), parser.message());
   check_same(parser.message(), fathom::parse_output(text, thinking, stopped));
+  for (const auto& event : events) {
+    if (!fathom::is_valid_utf8(event.text)) std::abort();
+  }
+  for (const auto& call : parser.message().tool_calls) {
+    if (call.complete && !fathom::is_valid_json(call.arguments)) std::abort();
+  }
+  if (!fathom::is_valid_json(fathom::message_to_json(parser.message()))) std::abort();
   return 0;
 }

@@ -13,9 +13,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   for (std::string_view text : {"Hello, world!", " \n 12345 ~", "\xe4\xbd\xa0\xe5\xa5\xbd", "\xff\xfe"}) {
     for (auto special : {fathom::SpecialTokens::kRecognise, fathom::SpecialTokens::kPlain}) {
-      for (fathom::TokenId id : tokenizer->encode(text, special)) {
+      const auto ids = tokenizer->encode(text, special);
+      for (fathom::TokenId id : ids) {
         if (id < 0 || id >= tokenizer->vocab_size()) std::abort();
       }
+      if (tokenizer->decode(ids) != text) std::abort();
     }
   }
   return 0;
