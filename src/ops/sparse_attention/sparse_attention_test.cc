@@ -16,7 +16,13 @@ namespace {
 
 constexpr std::int32_t kSequences = 2;
 
-// Inputs of every position of every sequence, and a way to run any rows of them.
+// Inputs of every position of every sequence (queries and angles repeat after kInputRows), and a way to run any
+// rows of them.
+constexpr std::int32_t kInputRows = 37;
+constexpr std::int32_t input_row(std::int32_t sequence, std::int32_t position) {
+  return (position + 11 * sequence) % kInputRows;
+}
+
 struct Case {
   Case(Random& random, std::int32_t ratio, std::int32_t heads, std::int32_t topk, const Numerics& numerics,
        std::int32_t max_positions, std::int32_t head_dim = 512, std::int32_t rope_dim = 64)
@@ -25,9 +31,9 @@ struct Case {
         max_tokens(max_positions) {
     cache.fill_records(random, max_positions);
     const std::int64_t rows = kSequences * max_positions;
-    q = random_bf16_valued(random, {rows, heads, head_dim});
+    q = random_bf16_valued(random, {kInputRows, heads, head_dim});
     sink = random_f32(random, {heads});
-    rope = Tensor(DType::kF32, {rows, rope_dim / 2, 2});
+    rope = Tensor(DType::kF32, {kInputRows, rope_dim / 2, 2});
     for (std::size_t i = 0; i < rope.floats().size(); i += 2) {
       const double angle = 10.0 * static_cast<double>(random.normal());
       rope.floats()[i] = static_cast<float>(std::cos(angle));
@@ -50,17 +56,19 @@ struct Case {
       const std::string& variant, int threads, std::span<const StepPart> parts,
       const std::function<void(TestStep&)>& adjust = [](TestStep&) {}) const {
     std::vector<std::int32_t> chosen;
+    std::vector<std::int32_t> inputs;
     for (const StepPart& part : parts) {
       for (std::int32_t i = 0; i < part.num_tokens; ++i) {
         chosen.push_back(part.sequence * max_tokens + part.start + i);
+        inputs.push_back(input_row(part.sequence, part.start + i));
       }
     }
     TestStep step = cache.make_step(parts);
     adjust(step);
     SparseAttentionDesc sized = desc;
     sized.max_tokens = step.rows().num_tokens;
-    const Tensor q_rows = gather_rows(q, chosen);
-    const Tensor rope_rows = gather_rows(rope, chosen);
+    const Tensor q_rows = gather_rows(q, inputs);
+    const Tensor rope_rows = gather_rows(rope, inputs);
     const Tensor selected_rows = gather_rows(selected, chosen);
     const Tensor out = poisoned(DType::kF32, q_rows.view().shape);
     const SparseAttentionPlan plan = plan_sparse_attention(sized, {BackendKind::kCpu, std::max(threads, 1)});
@@ -94,7 +102,7 @@ std::vector<float> exact_row(const Case& c, std::int32_t sequence, std::int32_t 
       keys.insert(keys.end(), begin, begin + static_cast<std::ptrdiff_t>(d));
     }
   }
-  const auto row = static_cast<std::size_t>(sequence * c.max_tokens + p);
+  const auto row = static_cast<std::size_t>(input_row(sequence, p));
   std::vector<float> out;
   for (std::size_t h = 0; h < static_cast<std::size_t>(c.desc.num_heads); ++h) {
     const float* q = &c.q.floats()[(row * static_cast<std::size_t>(c.desc.num_heads) + h) * d];
@@ -255,7 +263,7 @@ TEST(SparseAttention, VariantsAgree) {
     for (std::int32_t ratio : {0, 4, 128}) {
       for (std::int32_t heads : {1, 11}) {
         const Case c(random, ratio, heads, 64, numerics, 530);
-        for (std::int32_t tokens : {1, 3, 20}) {
+        for (std::int32_t tokens : {1, 3, 9}) {
           const StepPart parts[] = {{0, 480, tokens}, {1, 120, std::min(tokens, 9)}};
           const std::vector<float> reference = c.run("reference", 2, parts);
           for (const std::string& variant : fast_variants(OpKind::kSparseAttention)) {
