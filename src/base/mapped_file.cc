@@ -96,7 +96,8 @@ Status MappedFile::check_unchanged() const {
 }
 
 Result<std::shared_ptr<const MappedFile>> open_mapped_file(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a FIFO in place of a file is refused below instead of waited for.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     const bool missing = errno == ENOENT || errno == ENOTDIR;
     std::string message = describe_errno(path, "open");

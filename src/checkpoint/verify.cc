@@ -295,13 +295,4 @@ VerifyReport verify_path(const std::string& path) {
   return report;
 }
 
-Status check_tokenizer_fits(const ModelConfig& config, std::int64_t tokenizer_vocab_size,
-                            const std::string& tokenizer_path) {
-  const std::int64_t at_least = std::int64_t{config.vocab_size} - config.vocab_size / 32;
-  if (tokenizer_vocab_size <= config.vocab_size && tokenizer_vocab_size >= at_least) return {};
-  return failed_precondition(tokenizer_path + " is not the tokenizer of this model: found " +
-                             std::to_string(tokenizer_vocab_size) + " token ids, expected " + std::to_string(at_least) +
-                             " to " + std::to_string(config.vocab_size) + " (vocab_size in config.json)");
-}
-
 }  // namespace fathom

@@ -44,9 +44,4 @@ Result<Checkpoint> open_checkpoint(const std::string& path);
 // The whole report, also for checkpoints that cannot be opened: a bad config.json is a finding too.
 VerifyReport verify_path(const std::string& path);
 
-// `tokenizer_vocab_size` is the highest id + 1. Models pad the vocabulary by a few rows (129,280 for 128,846
-// ids); a tokenizer with more ids, or with less than 31/32 of them, belongs to another model.
-Status check_tokenizer_fits(const ModelConfig& config, std::int64_t tokenizer_vocab_size,
-                            const std::string& tokenizer_path);
-
 }  // namespace fathom

@@ -445,14 +445,70 @@ TEST_F(VerifyCase, ShardTruncatedWhileMappedIsNamed) {
               "model-00002-of-00006.safetensors: the file was truncated or replaced while it was mapped");
 }
 
-TEST(Tokenizer, MustFitTheModel) {
-  EXPECT_TRUE(check_tokenizer_fits(flash_config(), 128846, "tokenizer.json").ok());
-  EXPECT_TRUE(check_tokenizer_fits(mini_config(), 4096, "tokenizer.json").ok());
-  const Status too_large = check_tokenizer_fits(mini_config(), 128846, "tokenizer.json");
-  ASSERT_FALSE(too_large.ok());
-  EXPECT_THAT(too_large.message(), HasSubstr("tokenizer.json is not the tokenizer of this model: found 128846 token "
-                                             "ids, expected 3968 to 4096"));
-  EXPECT_FALSE(check_tokenizer_fits(flash_config(), 4096, "tokenizer.json").ok());
+// Both halves of the NVFP4 rule: the weight's dtype decides, and then all three scales must be there.
+TEST_F(VerifyCase, Nvfp4MatrixWithoutItsScales) {
+  const ScratchDirectory other;
+  SynthesiseOptions options = testing::small_options(other.path().string());
+  options.tensors.expert_format = ExpertFormat::kNvfp4;
+  ASSERT_TRUE(synthesise_checkpoint(options).ok());
+  const std::string shard = other.file(small_shard(2));
+  for (const char* part : {"weight_scale_2", "input_scale", "weight_scale\""}) {
+    const std::string good = read_file(shard);
+    const std::string name = "experts.0.w1." + std::string(part);
+    std::string other_name = name;
+    other_name[0] = 'E';  // same length: the header keeps its size
+    replace_in_file(shard, name, other_name);
+    const VerifyReport report = verify_path(other.path().string());
+    EXPECT_FALSE(report.ok());
+    EXPECT_THAT(report_text(report), HasSubstr("layers.0.ffn.experts.0.w1.")) << part;
+    write_file(shard, good);
+  }
+  // An MXFP4 weight among NVFP4 ones is judged by its own dtype.
+  replace_in_file(shard, R"("layers.0.ffn.experts.0.w1.weight":{"dtype":"U8")",
+                  R"("layers.0.ffn.experts.0.w1.weight":{"dtype":"I8")");
+  EXPECT_THAT(report_text(verify_path(other.path().string())),
+              HasSubstr("missing-scale: layers.0.ffn.experts.0.w1.scale: found nothing"));
+}
+
+TEST_F(VerifyCase, AFifoInPlaceOfAShardDoesNotHang) {
+  fs::remove(scratch_.file(small_shard(2)));
+  ASSERT_EQ(mkfifo(scratch_.file(small_shard(2)).c_str(), 0600), 0);
+  expect_refused("unreadable: " + small_shard(2));
+  expect_refused("is not a regular file");
+}
+
+TEST_F(VerifyCase, EveryCutOfAShardIsSeen) {
+  const std::string path = scratch_.file(small_shard(5));
+  for (auto size = static_cast<std::int64_t>(fs::file_size(path)) - 1; size >= 0; size -= 211) {
+    fs::resize_file(path, static_cast<std::uintmax_t>(size));
+    ASSERT_FALSE(verify().ok()) << "cut to " << size;
+  }
+}
+
+// Any single byte of a header, changed in any of three ways: an answer, never a crash or a wrong extent.
+TEST_F(VerifyCase, DamagedHeaderBytesNeverCrash) {
+  const std::string path = scratch_.file(small_shard(5));
+  const std::string good = read_file(path);
+  const auto catalog = open_catalog(path);
+  ASSERT_TRUE(catalog.ok());
+  const auto header_bytes = static_cast<std::size_t>(catalog->shards()[0].data_offset_bytes);
+  int num_refused = 0;
+  for (std::size_t at = 0; at < header_bytes; at += 3) {
+    for (const int flip : {1, 4, 128}) {
+      std::string bad = good;
+      bad[at] = static_cast<char>(bad[at] ^ flip);
+      const auto bytes = std::as_bytes(std::span(bad));
+      const auto header = parse_safetensors_header(bytes, static_cast<std::int64_t>(bytes.size()), "damaged");
+      if (!header.ok()) {
+        ++num_refused;
+        continue;
+      }
+      for (const HeaderTensor& tensor : header->tensors) {
+        ASSERT_LE(header->data_offset_bytes + tensor.end, static_cast<std::int64_t>(bytes.size()));
+      }
+    }
+  }
+  EXPECT_GT(num_refused, 0);
 }
 
 TEST(EmbeddedModel, VerifiesClean) {
