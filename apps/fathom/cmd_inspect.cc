@@ -5,11 +5,14 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/units.h"
 #include "checkpoint/verify.h"
 #include "commands.h"
 #include "model/capacity.h"
+#include "ops/registry.h"
 
 namespace fathom::app {
 namespace {
@@ -147,6 +150,29 @@ std::string verdict(const CapacityPlan& plan) {
   return text;
 }
 
+// Operation, the variant that runs by default (the last one), and the others.
+std::vector<std::pair<std::string, std::vector<std::string>>> list_variants() {
+  OpRegistry registry;
+  register_cpu_variants(registry);
+  std::vector<std::pair<std::string, std::vector<std::string>>> operations;
+  for (int i = 0; i < kNumOpKinds; ++i) {
+    const auto op = static_cast<OpKind>(i);
+    std::vector<std::string> names;
+    for (const Variant& variant : registry.variants_of(op, BackendKind::kCpu)) names.emplace_back(variant.name);
+    if (!names.empty()) operations.emplace_back(std::string(op_name(op)), std::move(names));
+  }
+  return operations;
+}
+
+void print_variants() {
+  std::printf("\noperations (default variant, others)\n");
+  for (const auto& [op, names] : list_variants()) {
+    std::string text = names.back();
+    for (std::size_t i = names.size() - 1; i-- > 0;) text += ", " + names[i];
+    std::printf("  %-20s %s\n", op.c_str(), text.c_str());
+  }
+}
+
 void print_json(const InspectOptions& options, const Checkpoint& checkpoint, const Description& description,
                 const CapacityPlan& plan) {
   nlohmann::ordered_json json;
@@ -164,6 +190,8 @@ void print_json(const InspectOptions& options, const Checkpoint& checkpoint, con
     weights[std::string(component_name(static_cast<Component>(i)))] =
         description.component_bytes[static_cast<std::size_t>(i)];
   }
+  nlohmann::ordered_json& operations = json["operations"];
+  for (const auto& [op, names] : list_variants()) operations[op] = {{"default", names.back()}, {"variants", names}};
   json["memory_plan"] = {
       {"numerics", numerics_name(plan.request.numerics.mode)},
       {"max_context", plan.request.max_context_tokens},
@@ -226,6 +254,7 @@ int run_inspect(const InspectOptions& options) {
     print_json(options, *checkpoint, description, plan);
   } else {
     print_model(options, *checkpoint, description);
+    print_variants();
     print_plan(plan);
     std::printf("%s\n", verdict(plan).c_str());
     for (const Finding& finding : checkpoint->report.findings) std::printf("%s\n", finding.to_string().c_str());
