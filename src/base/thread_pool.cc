@@ -22,7 +22,7 @@ ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
   FATHOM_CHECK(num_threads >= 1, "a pool has at least the calling thread");
   workers_.reserve(static_cast<std::size_t>(num_threads - 1));
   for (int thread = 1; thread < num_threads; ++thread) {
-    workers_.emplace_back([this, thread] { worker(thread); });
+    workers_.emplace_back([this] { worker(); });
   }
 }
 
@@ -30,18 +30,29 @@ ThreadPool::~ThreadPool() {
   {
     std::lock_guard lock(mutex_);
     stopping_.store(true);
-    generation_.fetch_add(1);
+    job_parts_.store(0);
+    claim_.store(std::uint64_t{generation_of(claim_.load()) + 1u} << 32);
   }
   wake_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::run_share(int thread, std::int64_t num_parts, void* context, Erased call) const {
-  const std::int64_t n = num_threads_;
-  // Part p belongs to thread floor(p * n / num_parts): thread t starts at ceil(t * num_parts / n).
-  const std::int64_t begin = (thread * num_parts + n - 1) / n;
-  const std::int64_t end = ((thread + 1) * num_parts + n - 1) / n;
-  for (std::int64_t part = begin; part < end; ++part) call(context, part);
+// Claims parts of job `generation` until none is left. A thread that comes late finds the claim word of
+// another generation, or no parts: it never calls into a job that has ended, because a part can only be
+// claimed while its job waits for it.
+void ThreadPool::run_claimed_parts(std::uint32_t generation) {
+  std::uint64_t claim = claim_.load(std::memory_order_acquire);
+  while (generation_of(claim) == generation) {
+    const auto part = static_cast<std::int64_t>(claim & 0xffffffffu);
+    const std::int64_t num_parts = job_parts_.load(std::memory_order_relaxed);
+    void* const context = job_context_.load(std::memory_order_relaxed);
+    const Erased call = job_call_.load(std::memory_order_relaxed);
+    if (part >= num_parts) return;
+    if (!claim_.compare_exchange_weak(claim, claim + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+    call(context, part);
+    done_parts_.fetch_add(1, std::memory_order_release);
+    claim = claim_.load(std::memory_order_acquire);
+  }
 }
 
 void ThreadPool::run_erased(std::int64_t num_parts, void* context, Erased call) {
@@ -50,18 +61,20 @@ void ThreadPool::run_erased(std::int64_t num_parts, void* context, Erased call) 
     for (std::int64_t part = 0; part < num_parts; ++part) call(context, part);
     return;
   }
-  job_parts_ = num_parts;
-  job_context_ = context;
-  job_call_ = call;
-  running_.store(num_threads_ - 1, std::memory_order_relaxed);
-  generation_.fetch_add(1);  // sequentially consistent with sleeping_: no lost wake-up
+  FATHOM_CHECK(num_parts < (std::int64_t{1} << 32), "parts are counted in 32 bits");
+  job_parts_.store(num_parts, std::memory_order_relaxed);
+  job_context_.store(context, std::memory_order_relaxed);
+  job_call_.store(call, std::memory_order_relaxed);
+  done_parts_.store(0, std::memory_order_relaxed);
+  const std::uint32_t generation = generation_of(claim_.load(std::memory_order_relaxed)) + 1;
+  claim_.store(std::uint64_t{generation} << 32);  // sequentially consistent with sleeping_: no lost wake-up
   if (sleeping_.load() > 0) {
     std::lock_guard lock(mutex_);
     wake_.notify_all();
   }
-  run_share(0, num_parts, context, call);
+  run_claimed_parts(generation);
   int spins = 0;
-  while (running_.load(std::memory_order_acquire) != 0) {
+  while (done_parts_.load(std::memory_order_acquire) != num_parts) {
     if (++spins < kSpins)
       pause_briefly();
     else
@@ -69,24 +82,23 @@ void ThreadPool::run_erased(std::int64_t num_parts, void* context, Erased call) 
   }
 }
 
-void ThreadPool::worker(int thread) {
-  std::uint64_t seen = 0;
+void ThreadPool::worker() {
+  std::uint32_t seen = 0;
   for (;;) {
     int spins = 0;
-    while (generation_.load(std::memory_order_acquire) == seen && spins < kSpins) {
+    while (generation_of(claim_.load(std::memory_order_acquire)) == seen && spins < kSpins) {
       pause_briefly();
       ++spins;
     }
-    if (generation_.load(std::memory_order_acquire) == seen) {
+    if (generation_of(claim_.load(std::memory_order_acquire)) == seen) {
       std::unique_lock lock(mutex_);
       sleeping_.fetch_add(1);
-      wake_.wait(lock, [&] { return generation_.load() != seen; });
+      wake_.wait(lock, [&] { return generation_of(claim_.load()) != seen; });
       sleeping_.fetch_sub(1);
     }
-    seen = generation_.load(std::memory_order_acquire);
+    seen = generation_of(claim_.load(std::memory_order_acquire));
     if (stopping_.load()) return;
-    run_share(thread, job_parts_, job_context_, job_call_);
-    running_.fetch_sub(1, std::memory_order_release);
+    run_claimed_parts(seen);
   }
 }
 

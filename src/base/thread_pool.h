@@ -1,5 +1,5 @@
-// A fork-join pool with a static partition: which thread does which part depends on the part count
-// alone, and no operation's result depends on it (architecture: row invariance).
+// A fork-join pool whose threads claim parts one by one: a thread that the system does not run holds nobody
+// up. Which thread does a part is left open, so no result may depend on it (architecture: row invariance).
 #pragma once
 
 #include <atomic>
@@ -23,8 +23,8 @@ class ThreadPool {
 
   int num_threads() const { return num_threads_; }
 
-  // Calls body(part) for part in [0, num_parts); returns when all are done. Part p runs on thread
-  // p * num_threads / num_parts. Not reentrant; one caller at a time; no allocation.
+  // Calls body(part) for part in [0, num_parts), ascending, on any thread; returns when all are done.
+  // Not reentrant; one caller at a time; no allocation.
   template <typename Body>
   void run(std::int64_t num_parts, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
@@ -52,18 +52,19 @@ class ThreadPool {
  private:
   using Erased = void (*)(void*, std::int64_t);
   void run_erased(std::int64_t num_parts, void* context, Erased call);
-  void run_share(int thread, std::int64_t num_parts, void* context, Erased call) const;
-  void worker(int thread);
+  void run_claimed_parts(std::uint32_t generation);
+  void worker();
+  static constexpr std::uint32_t generation_of(std::uint64_t claim) { return static_cast<std::uint32_t>(claim >> 32); }
 
   int num_threads_;
   std::vector<std::thread> workers_;
 
-  // One job at a time: fields are written before generation_ is released and read after it is acquired.
-  std::int64_t job_parts_ = 0;
-  void* job_context_ = nullptr;
-  Erased job_call_ = nullptr;
-  std::atomic<std::uint64_t> generation_{0};
-  std::atomic<int> running_{0};
+  // One job at a time: its fields are written before its generation is published in claim_.
+  std::atomic<std::int64_t> job_parts_{0};
+  std::atomic<void*> job_context_{nullptr};
+  std::atomic<Erased> job_call_{nullptr};
+  std::atomic<std::uint64_t> claim_{0};  // generation, then the next part that nobody has claimed
+  std::atomic<std::int64_t> done_parts_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<int> sleeping_{0};
   std::mutex mutex_;
