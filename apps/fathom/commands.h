@@ -119,4 +119,17 @@ struct SelfcheckOptions {
 };
 int run_selfcheck(const SelfcheckOptions& options);
 
+struct BenchOptions {
+  ModelFlags model;
+  std::int64_t chunk = 512;  // prefill rows of a step
+  std::vector<std::int64_t> positions = {200, 4000};
+  std::int64_t prefill = 2048;
+  int tokens = 32;  // decoded in a round
+  int rounds = 5;
+  std::vector<std::string> variants = {"cpu", "reference"};  // bench ops
+  bool json = false;                                         // bench decode
+};
+int run_bench_ops(const BenchOptions& options);
+int run_bench_decode(const BenchOptions& options);  // 1 when a bar is missed
+
 }  // namespace fathom::app

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "commands.h"
 
@@ -170,6 +171,30 @@ void add_selfcheck(CLI::App& app, int& exit_code) {
   command->callback([options, &exit_code] { exit_code = run_selfcheck(*options); });
 }
 
+void add_bench(CLI::App& app, int& exit_code) {
+  CLI::App* bench = app.add_subcommand("bench", "Measured time beside the floor that memory and arithmetic set");
+  bench->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, int (*run)(const BenchOptions&)) {
+    auto options = std::make_shared<BenchOptions>();
+    CLI::App* command = bench->add_subcommand(name, help);
+    add_model_flags(*command, options->model);
+    command->add_option("--chunk", options->chunk, "Prefill rows of a step (default 512)")->check(CLI::PositiveNumber);
+    command->add_option("--positions", options->positions, "Where decoding is timed (default 200 4000)")
+        ->check(CLI::PositiveNumber);
+    command->add_option("--prefill", options->prefill, "Prompt tokens (default 2048)")->check(CLI::PositiveNumber);
+    command->add_option("--tokens", options->tokens, "Tokens decoded in a round (default 32)")
+        ->check(CLI::PositiveNumber);
+    command->add_option("--rounds", options->rounds, "The best of this many counts (default 5)")
+        ->check(CLI::PositiveNumber);
+    command->callback([options, run, &exit_code] { exit_code = run(*options); });
+    return std::pair{command, options};
+  };
+  auto [ops, ops_options] = add("ops", "Each operation's variants on a prefill and a decode step", run_bench_ops);
+  ops->add_option("--variants", ops_options->variants, "Default: cpu reference");
+  auto [decode, decode_options] = add("decode", "Decode and prefill against their bars", run_bench_decode);
+  decode->add_flag("--json", decode_options->json, "Also print the figures as JSON");
+}
+
 }  // namespace
 }  // namespace fathom::app
 
@@ -189,6 +214,7 @@ int main(int argc, char** argv) {
   fathom::app::add_verify(app, exit_code);
   fathom::app::add_synth(app, exit_code);
   fathom::app::add_convert(app, exit_code);
+  fathom::app::add_bench(app, exit_code);
   CLI11_PARSE(app, argc, argv);
   return exit_code;
 }

@@ -1,0 +1,20 @@
+// What this machine can do at most, measured: the denominators of every "percent of the floor".
+#pragma once
+
+#include "base/thread_pool.h"
+
+namespace fathom::simd {
+
+struct Ceilings {
+  double memory_bytes_per_s = 0;  // reading a buffer eight times the last-level cache, or 256 MB
+  double cache_bytes_per_s = 0;   // reading 8 MB over and over: last-level cache
+  double flops_per_s = 0;         // fp32 fused multiply-adds on independent registers, two operations each
+};
+
+// The best of `rounds`, all threads of the pool working.
+Ceilings measure_ceilings(ThreadPool& threads, int rounds = 5);
+
+// The instruction set that run-time dispatch chose: "AVX3", "AVX2", "SSE4".
+const char* instruction_set();
+
+}  // namespace fathom::simd
