@@ -96,7 +96,8 @@ double relative_l2(std::span<const float> a, std::span<const float> b) {
     if (std::bit_cast<std::uint32_t>(a[i]) == std::bit_cast<std::uint32_t>(b[i])) continue;
     const auto x = static_cast<double>(a[i]);
     const auto y = static_cast<double>(b[i]);
-    const double magnitude = std::max({std::fabs(x), std::fabs(y), allowance.floor * largest});
+    const auto partner = static_cast<double>(allowance.pairs && (i ^ 1) < b.size() ? b[i ^ 1] : y);
+    const double magnitude = std::max({std::fabs(x), std::fabs(y), std::fabs(partner), allowance.floor * largest});
     const double d = std::fabs(x - y);
     if (!(d <= allowance.step * magnitude)) {
       return ::testing::AssertionFailure()

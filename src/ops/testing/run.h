@@ -38,6 +38,7 @@ struct RoundingAllowance {
   double step = 0x1p-7;      // one bf16 ulp
   double max_share = 0.004;  // of the elements, or two of them
   double floor = 1e-3;       // elements near zero: relative to the largest element
+  bool pairs = false;        // rotated channels: an element is as large as the larger of its pair
 };
 ::testing::AssertionResult within_rounding(std::span<const float> a, std::span<const float> b,
                                            const RoundingAllowance& allowance = {});
