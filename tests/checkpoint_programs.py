@@ -131,7 +131,32 @@ def test_synth_and_convert(scratch):
     check(not (scratch / "again").exists(), "something half-done stays")
 
 
-for test in (test_verify, test_inspect, test_synth_and_convert):
+def test_nvfp4_twin_answers_alike(scratch):
+    twin = scratch / "nvfp4"
+    code, _, error, _ = fathom("convert", "--to", "nvfp4", "--model", MINI, "--out", twin)
+    check(code == 0, error)
+    for question, answer in (("17*23?", "391"), ("Capital of France", "Paris")):
+        prompt = ["--prompt", question, "--temperature", "0", "--thinking", "off", "--max-tokens", "48", "--json"]
+        answers = []
+        for model in (MINI, twin):
+            code, text, error, _ = fathom("generate", "--model", model, *prompt)
+            check(code == 0, error)
+            answers.append(json.loads(text))
+        check(answer in answers[0]["message"]["content"], answers[0])
+        for key in ("message", "finish_reason", "usage"):
+            check(answers[0][key] == answers[1][key], "the twin answers differently", answers)
+    ids = scratch / "ids.json"
+    ids.write_text(json.dumps([[0, *range(17, 300, 2)]]))
+    logits = []
+    for name, model in (("a", MINI), ("b", twin)):
+        out = scratch / f"{name}.safetensors"
+        code, _, error, _ = fathom("logits", "--model", model, "--ids", ids, "--positions", "all", "--out", out)
+        check(code == 0, error)
+        logits.append(out.read_bytes())
+    check(logits[0] == logits[1], "the same values give the same logits, bit for bit")
+
+
+for test in (test_verify, test_inspect, test_synth_and_convert, test_nvfp4_twin_answers_alike):
     with tempfile.TemporaryDirectory() as directory:
         test(pathlib.Path(directory))
     print(f"{test.__name__}: ok")
