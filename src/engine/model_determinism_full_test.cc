@@ -1,0 +1,101 @@
+// The mini model through the engine: 40 prompts, and warm logits against cold ones, bit by bit.
+#include "engine/model_determinism.h"
+
+namespace fathom {
+namespace {
+
+ModelBench& bench() {
+  static ModelBench instance;
+  return instance;
+}
+
+const std::vector<ModelCase>& cases() {
+  static const std::vector<ModelCase> made = bench().make_cases(40, 40);
+  return made;
+}
+
+TEST(ModelDeterminism, AloneColdAndWarm) {
+  ModelBench::Run run;
+  run.together = false;
+  run.chunk_tokens = 512;
+  run.times = 2;
+  const EngineStats stats = bench().expect_answers(cases(), run);
+  EXPECT_GT(stats.prefix_hits, 40);
+}
+
+TEST(ModelDeterminism, TogetherAtEveryChunkSize) {
+  for (std::int32_t chunk : {16, 61, 128, 512}) {
+    ModelBench::Run run;
+    run.chunk_tokens = chunk;
+    run.prefix_cache = chunk != 61;
+    bench().expect_answers(cases(), run);
+  }
+}
+
+TEST(ModelDeterminism, RandomArrivalWithCancelsUnderEviction) {
+  ModelBench::Run run;
+  run.cancels = true;
+  run.num_context_blocks = 24;
+  run.num_resume_slots = 4;
+  run.times = 2;
+  const EngineStats stats = bench().expect_answers(cases(), run);
+  EXPECT_GT(stats.evicted_blocks, 0);
+  EXPECT_GT(stats.prefix_hits, 0);
+}
+
+TEST(ModelPrefixCache, WarmLogitsAreColdLogits) {
+  const auto vocab = static_cast<TokenId>(bench().model().config().vocab_size);
+  const auto executor = bench().make_executor(256, 64);
+  SchedulerOptions warm_options;
+  SchedulerOptions cold_options;
+  cold_options.prefix_cache = false;
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t middle : {128, 132, 256, 260, 516, 2048, 2052}) {
+    for (std::int64_t length : {middle - 1, middle, middle + 1}) lengths.push_back(length);
+  }
+  std::vector<std::vector<float>> cold;
+  {
+    LogitsBench lone(*executor, cold_options);
+    for (std::int64_t length : lengths) cold.push_back(lone.logits_after(scripted_prompt(1, length, 0, vocab)));
+  }
+  // A fresh executor: the sequences of the first scheduler are not known to the second.
+  const auto second = bench().make_executor(256, 64);
+  LogitsBench cached(*second, warm_options);
+  std::int64_t num_hits = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      std::int64_t hit = 0;
+      EXPECT_TRUE(same_bits(cached.logits_after(scripted_prompt(1, lengths[i], 0, vocab), &hit), cold[i]))
+          << "length " << lengths[i] << ", " << hit << " tokens from the cache";
+      num_hits += hit > 0 ? 1 : 0;
+      if (round == 1 && lengths[i] > 128) {
+        EXPECT_EQ(hit, (lengths[i] - 1) / 128 * 128) << "length " << lengths[i];
+      }
+    }
+  }
+  EXPECT_GT(num_hits, 35);
+}
+
+TEST(ModelPrefixCache, AnotherPromptsPrefix) {
+  const auto vocab = static_cast<TokenId>(bench().model().config().vocab_size);
+  const auto executor = bench().make_executor(256, 64);
+  LogitsBench cached(*executor, {});
+  for (std::int64_t shared : {128, 256, 640}) {
+    cached.logits_after(scripted_prompt(7, shared + 1, shared, vocab));
+    for (std::int64_t more : {1, 3, 4, 5, 100, 128, 131}) {
+      const auto prompt = scripted_prompt(static_cast<std::uint64_t>(more), shared + more, shared, vocab);
+      std::int64_t hit = 0;
+      const auto warm = cached.logits_after(prompt, &hit);
+      EXPECT_GE(hit, shared) << more;
+      const auto lone_executor = bench().make_executor(64, 0);
+      SchedulerOptions cold_options;
+      cold_options.prefix_cache = false;
+      cold_options.prefill_chunk_alone_tokens = 37;
+      LogitsBench lone(*lone_executor, cold_options);
+      EXPECT_TRUE(same_bits(warm, lone.logits_after(prompt))) << "shared " << shared << " more " << more;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom
