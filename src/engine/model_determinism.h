@@ -52,7 +52,7 @@ class ModelBench {
     return std::move(*executor);
   }
 
-  // Random ids: greedy and sampled, 1 to 900 tokens, a third with a common beginning, some repeated.
+  // Random ids: greedy and sampled, 1 to 432 tokens, a third with a common beginning, some repeated.
   std::vector<ModelCase> make_cases(int count, std::int64_t longest_answer) {
     SessionOptions session_options;
     session_options.max_context_tokens = 4096;
@@ -65,13 +65,13 @@ class ModelBench {
       ModelCase made;
       Request& request = made.request;
       const auto seed = static_cast<std::uint64_t>(i);
-      const auto length = 1 + static_cast<std::int64_t>(random() % 500);
+      const auto length = 1 + static_cast<std::int64_t>(random() % 300);
       if (i % 3 == 0) {
         request.prompt = scripted_prompt(seed, length, 0, vocab);
       } else if (i % 3 == 1) {
-        request.prompt = scripted_prompt(seed, 260 + length, 256, vocab);
+        request.prompt = scripted_prompt(seed, 132 + length, 128, vocab);
       } else {
-        request.prompt = scripted_prompt(static_cast<std::uint64_t>(i % 4), 640 + i % 5, 0, vocab);
+        request.prompt = scripted_prompt(static_cast<std::uint64_t>(i % 4), 383 + i % 5, 0, vocab);
       }
       request.sampling.temperature = i % 4 == 3 ? 1.0f : 0.0f;
       request.sampling.seed = seed;
