@@ -1,0 +1,302 @@
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "engine/scheduler_bench.h"
+
+namespace fathom {
+namespace {
+
+ScriptedOptions small_model() {
+  ScriptedOptions scripted;
+  scripted.limits.vocab_size = 64;
+  scripted.limits.max_length_tokens = 2048;
+  scripted.limits.num_context_blocks = 14;
+  scripted.limits.num_window_blocks = 16;
+  scripted.limits.num_state_slots = 5;
+  scripted.limits.num_resume_slots = 3;
+  scripted.limits.max_rows = 300;
+  scripted.limits.max_logits_rows = 40;
+  scripted.limits.max_sequences = 8;
+  return scripted;
+}
+
+std::vector<TokenId> prompt_of(std::uint64_t seed, std::int64_t length, std::int64_t shared = 0) {
+  return scripted_prompt(seed, length, shared, 64);
+}
+
+// Arrivals, cancels, pauses and steps in any order; whatever happens, accounts hold after each step, every answer
+// is the model's, and all that is not paused ends.
+void any_life(std::uint64_t seed, std::int32_t num_drafts, bool classes_differ) {
+  std::mt19937_64 random(seed);
+  ScriptedOptions scripted = small_model();
+  scripted.limits.classes_differ = classes_differ;
+  SchedulerOptions options;
+  options.prefill_chunk_tokens = 16 << random() % 5;
+  options.prefill_chunk_shared_tokens = options.prefill_chunk_alone_tokens = 16 << random() % 5;
+  options.ageing_steps = 1 + static_cast<std::int32_t>(random() % 64);
+  SchedulerBench bench(scripted, options, num_drafts);
+  const auto any_live = [&] {
+    auto it = bench.live().begin();
+    std::advance(it, static_cast<std::ptrdiff_t>(random() % bench.live().size()));
+    return it->first;
+  };
+  for (int i = 0; i < 120; ++i) {
+    switch (random() % 8) {
+      case 0:
+      case 1:
+        if (bench.live().size() > 12) break;
+        bench.add(prompt_of(random() % 6, 1 + static_cast<std::int64_t>(random() % 700), random() % 2 == 0 ? 256 : 0),
+                  1 + static_cast<std::int64_t>(random() % 150), static_cast<std::int32_t>(random() % 3),
+                  std::string(1, static_cast<char>('a' + random() % 3)));
+        break;
+      case 2:
+        if (!bench.live().empty() && random() % 3 == 0) bench.cancel(any_live());
+        break;
+      case 3:
+        if (!bench.live().empty()) bench.scheduler().set_paused(any_live(), random() % 2 == 0);
+        break;
+      case 4:
+        if (random() % 10 == 0) bench.scheduler().flush_prefix_cache();
+        break;
+      default: bench.step();
+    }
+  }
+  for (const auto& [id, live] : bench.live()) bench.scheduler().set_paused(id, false);
+  RC_ASSERT(bench.run_dry(20000));
+  RC_ASSERT(bench.scheduler().empty());
+  RC_ASSERT(bench.scheduler().context_pool().num_held() == 0);
+  RC_ASSERT(bench.scheduler().window_pool().num_held() == 0);
+  RC_ASSERT(bench.num_mismatches() == 0);
+  bench.scheduler().flush_prefix_cache();
+  RC_ASSERT(bench.scheduler().context_pool().num_free() == scripted.limits.num_context_blocks);
+  RC_ASSERT(bench.scheduler().window_pool().num_free() == scripted.limits.num_window_blocks);
+  RC_ASSERT(bench.scheduler().prefix_cache().num_resume_points() == 0);
+}
+
+// 60 rounds, always the same; fewer where a sanitizer slows each down.
+void check_property(const std::string& name, const std::function<void(std::uint64_t)>& property) {
+  setenv("RC_PARAMS", std::getenv("FATHOM_SLOW_BUILD") != nullptr ? "seed=42 max_success=6" : "seed=42 max_success=60",
+         0);
+  EXPECT_TRUE(rc::check(name, [&] { property(*rc::gen::arbitrary<std::uint64_t>()); }));
+}
+
+TEST(SchedulerProperty, AnyLifeKeepsTheAccounts) {
+  check_property("any life", [](std::uint64_t seed) { any_life(seed, 0, false); });
+}
+TEST(SchedulerProperty, AnyLifeWithDrafts) {
+  check_property("any life, drafts", [](std::uint64_t seed) { any_life(seed, 3, false); });
+}
+TEST(SchedulerProperty, AnyLifeWhereClassesDiffer) {
+  check_property("any life, classes", [](std::uint64_t seed) { any_life(seed, 2, true); });
+}
+
+// Someone always has a new request of higher priority, of a new or the least served key, of any length. A request
+// of the lowest priority ends all the same: after (3 + 1) * ageing steps no newcomer is before it, and what is
+// before it then is at most the queue's bound and the running ones, each done within its own rows.
+TEST(SchedulerProperty, NobodyStarves) {
+  std::int64_t longest = 0;
+  constexpr std::int64_t kQueue = 10, kAgeing = 8, kRunning = 4;
+  constexpr std::int64_t kStepsOfOne = (300 / 64 + 2) * kRunning + 12;
+  constexpr std::int64_t kBound = 4 * kAgeing + (kQueue + kRunning + 1) * kStepsOfOne;
+  check_property("nobody starves", [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    SchedulerOptions options;
+    options.max_running = kRunning;
+    options.ageing_steps = kAgeing;
+    options.prefill_chunk_tokens = options.prefill_chunk_shared_tokens = options.prefill_chunk_alone_tokens = 64;
+    SchedulerBench bench(small_model(), options);
+    const std::int64_t victim_length = 1 + static_cast<std::int64_t>(random() % 300);
+    const auto flood = [&] {
+      while (bench.live().size() < kQueue + kRunning) {
+        bench.add(prompt_of(random(), 1 + static_cast<std::int64_t>(random() % 300)),
+                  1 + static_cast<std::int64_t>(random() % 12), static_cast<std::int32_t>(random() % 4),
+                  random() % 2 == 0 ? "a" : std::to_string(random()));
+      }
+    };
+    for (int i = 0; i < 30; ++i) {
+      flood();
+      RC_ASSERT(bench.step());
+    }
+    const SequenceId victim = bench.add(prompt_of(1, victim_length), 12, 0, "a");
+    const std::int64_t begin = bench.scheduler().step();
+    while (bench.alive(victim)) {
+      flood();
+      RC_ASSERT(bench.step());
+      RC_ASSERT(bench.scheduler().step() - begin <= kBound);
+    }
+    longest = std::max(longest, bench.scheduler().step() - begin);
+  });
+  RecordProperty("longest_wait_steps", static_cast<int>(longest));
+  EXPECT_LE(longest, kBound);
+}
+
+TEST(Scheduler, KeysShareFairly) {
+  ScriptedOptions scripted = small_model();
+  scripted.limits.num_context_blocks = 64;
+  SchedulerOptions options;
+  options.max_running = 4;
+  options.ageing_steps = 1000000;  // shares alone decide
+  SchedulerBench bench(scripted, options);
+  std::uint64_t seed = 0;
+  const auto keep = [&](const std::string& key, std::size_t num) {
+    std::size_t has = 0;
+    for (const auto& [id, live] : bench.live()) has += live.key == key ? 1 : 0;
+    for (; has < num; ++has) bench.add(prompt_of(++seed, 200), 10, 0, key);
+  };
+  for (int i = 0; i < 600; ++i) {
+    keep("many", 20);
+    keep("few", 4);
+    ASSERT_TRUE(bench.step());
+  }
+  const double share = static_cast<double>(bench.rows_of_key("few")) /
+                       static_cast<double>(bench.rows_of_key("few") + bench.rows_of_key("many"));
+  EXPECT_NEAR(share, 0.5, 0.1);
+}
+
+TEST(Scheduler, ANewcomerHasNoClaimOnThePast) {
+  SchedulerOptions options;
+  options.max_running = 2;
+  SchedulerBench bench(small_model(), options);
+  for (std::uint64_t i = 0; i < 8; ++i) bench.add(prompt_of(i, 300), 20, 0, "old");
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(bench.step());
+  const std::int64_t old_before = bench.rows_of_key("old");
+  for (std::uint64_t i = 0; i < 8; ++i) bench.add(prompt_of(100 + i, 300), 20, 0, "new");
+  for (int i = 0; i < 60; ++i) ASSERT_TRUE(bench.step());
+  EXPECT_GT(bench.rows_of_key("old"), old_before + 300);
+  EXPECT_GT(bench.rows_of_key("new"), 300);
+}
+
+TEST(Scheduler, PrefillIsBoundedWhileOthersDecode) {
+  ScriptedOptions scripted = small_model();
+  scripted.limits.num_context_blocks = 64;
+  SchedulerOptions options;
+  options.prefill_chunk_tokens = 48;
+  options.prefill_chunk_shared_tokens = 100;
+  options.prefill_chunk_alone_tokens = 200;
+  SchedulerBench bench(scripted, options);
+  const SequenceId decoding = bench.add(prompt_of(1, 10), 100);
+  ASSERT_TRUE(bench.step());
+  const SequenceId prefill = bench.add(prompt_of(2, 1000), 1);
+  while (bench.alive(prefill)) {
+    ASSERT_TRUE(bench.step());
+    EXPECT_EQ(bench.rows_of(decoding), 1);
+    EXPECT_LE(bench.rows_of(prefill), 48);
+  }
+  bench.cancel(decoding);
+  bench.add(prompt_of(3, 1000), 1);
+  ASSERT_TRUE(bench.step());
+  EXPECT_EQ(bench.last_plan_rows(), 200);
+  bench.add(prompt_of(4, 1000), 1);
+  ASSERT_TRUE(bench.step());
+  EXPECT_EQ(bench.last_plan_rows(), 100);
+}
+
+TEST(Scheduler, AShortPromptPassesALongOne) {
+  ScriptedOptions scripted = small_model();
+  scripted.limits.num_context_blocks = 64;
+  scripted.limits.max_length_tokens = 8192;
+  SchedulerBench bench(scripted, {});
+  const SequenceId slow = bench.add(prompt_of(1, 4000), 1);
+  ASSERT_TRUE(bench.step());
+  const SequenceId quick = bench.add(prompt_of(2, 100), 1);
+  ASSERT_TRUE(bench.step());
+  EXPECT_FALSE(bench.alive(quick));
+  EXPECT_TRUE(bench.alive(slow));
+  EXPECT_LE(bench.last_plan_rows(), 256);
+}
+
+TEST(Scheduler, HigherPriorityGoesFirstAndTakesTheSlot) {
+  SchedulerOptions options;
+  options.max_running = 1;
+  SchedulerBench bench(small_model(), options);
+  const SequenceId low = bench.add(prompt_of(1, 50), 30, 0);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(bench.step());
+  const SequenceId high = bench.add(prompt_of(2, 50), 5, 1);
+  while (bench.alive(high)) {
+    ASSERT_TRUE(bench.step());
+    EXPECT_EQ(bench.rows_of(low), 0);
+  }
+  EXPECT_EQ(bench.scheduler().find(low)->num_preemptions, 1);
+  EXPECT_TRUE(bench.run_dry(100));  // and its answer is the one it would have had
+}
+
+TEST(Scheduler, CancelDuringPrefillFreesAtOnce) {
+  ScriptedOptions scripted = small_model();
+  SchedulerBench bench(scripted, {});
+  const SequenceId doomed = bench.add(prompt_of(1, 1500), 10);
+  ASSERT_TRUE(bench.step());
+  EXPECT_GT(bench.scheduler().context_pool().num_held(), 0);
+  bench.cancel(doomed);
+  EXPECT_EQ(bench.scheduler().context_pool().num_held(), 0);
+  EXPECT_EQ(bench.scheduler().window_pool().num_held(), 0);
+  EXPECT_FALSE(bench.step());
+  // Its place is used again although the executor has not heard of the end yet.
+  bench.add(prompt_of(2, 1500), 10);
+  EXPECT_TRUE(bench.run_dry(100));
+}
+
+TEST(Scheduler, MemoryThatRunsOutPreemptsTheLowest) {
+  ScriptedOptions scripted = small_model();
+  scripted.limits.num_context_blocks = 6;
+  SchedulerBench bench(scripted, {});
+  const SequenceId first = bench.add(prompt_of(1, 250), 300);
+  const SequenceId second = bench.add(prompt_of(2, 250), 300);
+  while (bench.alive(first)) {
+    ASSERT_TRUE(bench.step());
+    EXPECT_EQ(bench.scheduler().find(first) == nullptr ? 0 : bench.scheduler().find(first)->num_preemptions, 0);
+  }
+  EXPECT_GT(bench.scheduler().find(second)->num_preemptions, 0);
+  EXPECT_TRUE(bench.run_dry(1000));
+}
+
+TEST(Scheduler, ALongConversationHitsAllButTheLastTurn) {
+  ScriptedOptions scripted = small_model();
+  scripted.limits.num_context_blocks = 256;
+  scripted.limits.num_resume_slots = 64;
+  scripted.limits.max_length_tokens = 16384;
+  SchedulerBench bench(scripted, {});
+  std::vector<TokenId> conversation = prompt_of(0, 200);
+  std::int64_t prompt_tokens = 0, cached_tokens = 0, last_prompt = 0;
+  for (std::uint64_t turn = 1; turn <= 50; ++turn) {
+    const SequenceId id = bench.add(conversation, 40);
+    ASSERT_TRUE(bench.step());
+    const std::int64_t cached = bench.scheduler().find(id)->cached_tokens;
+    if (turn > 1) {
+      // Everything but the last turn, up to the block's end.
+      EXPECT_GE(cached, last_prompt / 128 * 128) << "turn " << turn;
+      prompt_tokens += static_cast<std::int64_t>(conversation.size());
+      cached_tokens += cached;
+    }
+    last_prompt = static_cast<std::int64_t>(conversation.size());
+    ASSERT_TRUE(bench.run_dry(1000));
+    const auto& answer = bench.finished().back().second.output;
+    conversation.insert(conversation.end(), answer.begin(), answer.end());
+    const auto question = prompt_of(turn, 60);
+    conversation.insert(conversation.end(), question.begin(), question.end());
+  }
+  EXPECT_GT(static_cast<double>(cached_tokens) / static_cast<double>(prompt_tokens), 0.9);
+}
+
+TEST(Scheduler, PlansFollowFromTheCallsAlone) {
+  const auto life = [] {
+    std::vector<std::int64_t> seen;
+    SchedulerBench bench(small_model(), {});
+    for (std::uint64_t i = 0; i < 12; ++i) {
+      bench.add(prompt_of(i, 100 + static_cast<std::int64_t>(50 * i)), 20, static_cast<std::int32_t>(i % 2),
+                std::to_string(i % 3));
+      bench.step();
+      seen.push_back(bench.last_plan_rows());
+    }
+    while (!bench.live().empty() && bench.step()) seen.push_back(bench.last_plan_rows());
+    return seen;
+  };
+  EXPECT_EQ(life(), life());
+}
+
+}  // namespace
+}  // namespace fathom
