@@ -88,7 +88,8 @@ class SafetensorsWriter {
   int fd_ = -1;
   std::int64_t data_offset_bytes_ = 0;
   std::int64_t data_bytes_ = 0;
-  std::int64_t appended_bytes_ = 0;
+  std::int64_t appended_bytes_ = 0;  // tensor data taken
+  std::int64_t written_bytes_ = 0;   // of the file, handed to the system
   std::vector<std::byte> pending_;
 };
 

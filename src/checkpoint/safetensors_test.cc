@@ -170,6 +170,7 @@ TEST(SafetensorsWriter, AFullDiskIsOneErrorAndNoFile) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.code(), StatusCode::kIoError);
   EXPECT_THAT(status.message(), HasSubstr("x.safetensors"));
+  EXPECT_THAT(status.message(), HasSubstr("(100000 of "));
   EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
 }
 

@@ -68,7 +68,7 @@ SafetensorsWriter::~SafetensorsWriter() {
 
 Status SafetensorsWriter::io_failure(const char* action) const {
   return io_error("cannot " + std::string(action) + " " + path_ + ": " + std::strerror(errno) + " (" +
-                  std::to_string(appended_bytes_) + " of " + std::to_string(data_bytes_) + " data bytes written)");
+                  std::to_string(written_bytes_) + " of " + std::to_string(file_bytes()) + " bytes written)");
 }
 
 Status SafetensorsWriter::flush() {
@@ -78,6 +78,7 @@ Status SafetensorsWriter::flush() {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return io_failure("write");
     written += static_cast<std::size_t>(n);
+    written_bytes_ += n;
   }
   pending_.clear();
   return {};
@@ -98,6 +99,7 @@ Status SafetensorsWriter::append(std::span<const std::byte> bytes) {
 Status SafetensorsWriter::append_hole(std::int64_t num_bytes) {
   FATHOM_RETURN_IF_ERROR(flush());
   appended_bytes_ += num_bytes;
+  written_bytes_ += num_bytes;
   if (lseek(fd_, data_offset_bytes_ + appended_bytes_, SEEK_SET) < 0) return io_failure("seek in");
   return {};
 }
