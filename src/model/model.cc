@@ -89,7 +89,7 @@ View Model::forward(ExecutionContext& context, const StepInput& step, const Cach
     run_layer(scope, weights_.layers[static_cast<std::size_t>(l)], l, residual);
   }
   residual.end_sublayer(scope);
-  final_streams_ = residual.streams(scope);
+  final_streams_ = last_streams_ = residual.streams(scope);
   taps_.write(context, "layer", config_.num_hidden_layers - 1, final_streams_);
 
   context.layer = kNoLayer;
@@ -138,9 +138,14 @@ View Model::draft_mtp(ExecutionContext& context, const StepInput& step, const Vi
                   {embedded, streams, draft.enorm, draft.hnorm, &draft.e_proj, &draft.h_proj, residual.streams(scope)});
   run_layer(scope, draft.stages[0], index, residual);
   residual.end_sublayer(scope);
-  draft_streams_ = residual.streams(scope);
+  draft_streams_ = last_streams_ = residual.streams(scope);
   taps_.write(context, "layer", index, draft_streams_);
   return head(scope, draft_streams_, draft.hc_head, draft.norm);
+}
+
+View Model::draft_input_streams(std::int64_t num_rows) const {
+  const int occupied = stream_buffer_of(last_streams_);
+  return arena_.act.streams[(occupied + 1) % Activations::kMaxStreams].rows(0, num_rows);
 }
 
 int Model::stream_buffer_of(const View& streams) const {

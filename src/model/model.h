@@ -55,11 +55,14 @@ class Model {
   // The streams after the last block, before hc_head: [tokens, hc, hidden], valid until the next forward.
   View final_streams() const { return final_streams_; }
 
-  // The classic MTP block (spec 2.9) over rows at the same positions as the `streams` given, whose token ids
-  // are those of the positions after. Writes the draft layer's cache; logits as forward's, for the token two
-  // positions on. draft_streams() are its own output streams: the `streams` of the next draft.
+  // The classic MTP block (spec 2.9). The row at position p has the token of p and, in `streams`, the streams of
+  // p - 1 (the trunk's final ones, or draft_streams() for a further draft); its logits are for the token of p + 1.
+  // Its key lies at p, so that a cached row is a function of the tokens up to its own position, and position 0 has
+  // none (window_floor >= 1). The spec's positions are lower by one: only differences of positions matter here.
   View draft_mtp(ExecutionContext& context, const StepInput& step, const View& streams, const CachePools& pools);
   View draft_streams() const { return draft_streams_; }
+  // Room for draft_mtp's `streams`: not where final_streams() or draft_streams(), whichever came last, lie.
+  View draft_input_streams(std::int64_t num_rows) const;
 
   // One layer alone: streams in and out [tokens, hc, hidden] in host memory, f32. For layer-forced tests.
   Status run_layer_alone(ExecutionContext& context, std::int32_t layer, const StepInput& step,
@@ -91,6 +94,7 @@ class Model {
   View compressed_frequencies_;  // [rope / 2] f32
   View final_streams_;
   View draft_streams_;
+  View last_streams_;  // the later of the two
 };
 
 }  // namespace fathom

@@ -44,7 +44,8 @@ void StepInput::add(const SequenceRows& sequence) {
   FATHOM_CHECK(num_context_entries_ + num_context <= arrays_[kContextTable].capacity, "context tables fit");
   FATHOM_CHECK(num_window_entries_ + num_window <= arrays_[kWindowTable].capacity, "window tables fit");
   const std::int64_t end = sequence.start + count;
-  FATHOM_CHECK(count > 0 && num_context * kBlockTokens >= end / 4 * 4, "context blocks cover the rows");
+  FATHOM_CHECK(count > 0 && (sequence.window_only || num_context * kBlockTokens >= end / 4 * 4),
+               "context blocks cover the rows");
   FATHOM_CHECK((sequence.window_first + num_window) * kBlockTokens >= end, "window blocks cover the rows");
   FATHOM_CHECK(std::int64_t{sequence.window_first} * kBlockTokens <=
                    std::max<std::int64_t>(0, sequence.start + (sequence.block_visible ? 0 : 1) - kBlockTokens),
@@ -59,7 +60,7 @@ void StepInput::add(const SequenceRows& sequence) {
     host<std::int32_t>(kSequenceOf)[row] = num_sequences_;
     const std::int64_t first_seen = sequence.block_visible ? sequence.start : position + 1;
     host<std::int32_t>(kWindowBegin)[row] =
-        static_cast<std::int32_t>(std::max<std::int64_t>(0, first_seen - kBlockTokens));
+        static_cast<std::int32_t>(std::max(sequence.window_floor, first_seen - kBlockTokens));
     host<std::int32_t>(kWindowEnd)[row] = static_cast<std::int32_t>(sequence.block_visible ? end : position + 1);
   }
   std::copy_n(sequence.context_table.data(), num_context, host<std::int32_t>(kContextTable) + num_context_entries_);

@@ -20,6 +20,10 @@ struct SequenceRows {
   std::int32_t state_slot = 0;
   // A draft block without a causal mask (spec 2.10): all rows see keys [max(0, start - 128), end of the rows).
   bool block_visible = false;
+  // Rows of window-only layers (draft blocks): no context table is read, none need be given.
+  bool window_only = false;
+  // No window key before this position is seen: draft blocks that were not fed from the start.
+  std::int64_t window_floor = 0;
 };
 
 struct StepInputLimits {
