@@ -61,7 +61,8 @@ void EngineThread::fill_samples(StepPlan& plan) {
     Choice& choice = *choices_.at(step.id);
     const SequenceState& state = *scheduler_.find(step.id);
     const Request& request = choice.request->request;
-    step.num_proposals = options_.num_drafts;
+    const bool draws = step.start + step.num_tokens - step.num_drafts == state.num_known;
+    step.num_proposals = draws ? options_.num_drafts : 0;
     SampleSpec& spec = choice.spec;
     const std::span<const TokenId> tokens = state.tokens;
     spec.prompt_ids = tokens.first(static_cast<std::size_t>(state.num_prompt));

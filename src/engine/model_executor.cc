@@ -32,7 +32,14 @@ ModelExecutor::ModelExecutor(Model& model, const ModelExecutorOptions& options)
 Result<std::unique_ptr<ModelExecutor>> ModelExecutor::make(Model& model, const ModelExecutorOptions& options) {
   std::unique_ptr<ModelExecutor> executor(new ModelExecutor(model, options));
   FATHOM_RETURN_IF_ERROR(executor->allocate_pools());
-  const ExecutorLimits& limits = executor->limits_;
+  ExecutorLimits& limits = executor->limits_;
+  if (options.max_proposals > 0) {
+    FATHOM_ASSIGN_OR_RETURN(executor->drafter_, make_drafter(model, {limits.max_sequences, limits.num_state_slots,
+                                                                     limits.num_resume_slots}));
+    if (executor->drafter_ != nullptr) {
+      limits.max_proposals = std::min(options.max_proposals, executor->drafter_->max_proposals());
+    }
+  }
   StepInputLimits input;
   input.max_tokens = limits.max_rows;
   input.max_sequences = limits.max_sequences;
@@ -79,6 +86,7 @@ Status ModelExecutor::copy_resume_rows(const ResumeCopy& copy, bool save) {
     FATHOM_RETURN_IF_ERROR(save ? model_.backend().copy(in_resume, in_state, piece.num_bytes)
                                 : model_.backend().copy(in_state, in_resume, piece.num_bytes));
   }
+  if (drafter_ != nullptr) return save ? drafter_->save(copy) : drafter_->restore(copy);
   return {};
 }
 
@@ -93,6 +101,7 @@ void ModelExecutor::apply(const BlockTableDelta& delta) {
     entry->second.state_slot = delta.state_slot.value;
     entry->second.first_window = delta.first_window_block;
     entry->second.length = delta.start_length;
+    if (drafter_ != nullptr) drafter_->create(delta.state_slot);
   }
   const auto found = sequences_.find(delta.id);
   FATHOM_CHECK(found != sequences_.end(), "a changed sequence was created");
@@ -161,6 +170,7 @@ void ModelExecutor::sample_sequence(const SequenceStep& step, const SampleSpec& 
 Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
   FATHOM_RETURN_IF_ERROR(fill_step(plan));
   const View device_logits = model_.forward(context_, input_, pools_);
+  ++num_forwards_;
   if (!device_logits.empty() && !model_.backend().is_host_memory()) {
     FATHOM_RETURN_IF_ERROR(model_.backend().download(reinterpret_cast<std::byte*>(host_logits_.data()),
                                                      device_logits.data, device_logits.num_bytes()));
@@ -171,12 +181,16 @@ Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
   FATHOM_RETURN_IF_ERROR(model_.backend().finish());
 
   previous_tokens_.clear();
+  drafted_.clear();
   std::size_t num_with_logits = 0;
   std::int32_t row = 0, logit_row = 0;
   for (const SequenceStep& step : plan.sequences) {
     const std::span<const TokenId> tokens = std::span(tokens_).subspan(at(row), at(step.num_tokens));
     row += step.num_tokens;
-    sequences_.find(step.id)->second.length = step.start + step.num_tokens - step.num_drafts;
+    SequenceTables& tables = sequences_.find(step.id)->second;
+    tables.length = step.start + step.num_tokens - step.num_drafts;
+    drafted_.push_back({&step, nullptr, nullptr, tokens, row - step.num_tokens, StateSlot(tables.state_slot),
+                        tables.window, tables.first_window});
     if (step.num_logits == 0) continue;
     if (num_with_logits == result.sequences.size()) result.sequences.emplace_back();
     sample_sequence(step, plan.samples[num_with_logits], tokens, logit_row, result.sequences[num_with_logits]);
@@ -184,7 +198,17 @@ Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
     logit_row += step.num_logits;
   }
   result.sequences.resize(num_with_logits);
-  return {};
+  return drafter_ == nullptr ? Status() : draft(plan, result);
+}
+
+Status ModelExecutor::draft(const StepPlan& plan, StepResult& result) {
+  std::size_t next = 0;
+  for (DraftedSequence& sequence : drafted_) {
+    if (sequence.step->num_logits == 0) continue;
+    sequence.spec = &plan.samples[next];
+    sequence.result = &result.sequences[next++];
+  }
+  return drafter_->run(context_, input_, pools_, drafted_);
 }
 
 Status ModelExecutor::launch(const StepPlan& plan) {

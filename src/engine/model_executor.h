@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/drafter.h"
 #include "engine/executor.h"
 #include "model/model.h"
 
@@ -17,6 +18,7 @@ struct ModelExecutorOptions {
   std::int32_t num_window_blocks = 0;
   std::int32_t num_state_slots = 1;
   std::int32_t num_resume_slots = 0;
+  std::int32_t max_proposals = 0;  // drafts a step may ask for; 0: the draft blocks stay idle
   std::uint64_t weights_fingerprint = 0;
 };
 
@@ -34,9 +36,14 @@ class ModelExecutor final : public Executor {
   void reuse(StepResult result) { spare_ = std::move(result); }
   // Taps, trace and repeats of the steps to come are set here.
   ExecutionContext& context() { return context_; }
-  // Logits of the last step, row by row in plan order: [logits rows, vocab].
+  // Logits of the last step, row by row in plan order: [logits rows, vocab]. Gone where the step drafted.
   std::span<const float> logits(std::int32_t row) const;
   const CachePools& pools() const { return pools_; }
+  // Forward passes so far: of the trunk, and of draft blocks.
+  std::int64_t num_forwards() const { return num_forwards_; }
+  std::int64_t num_draft_forwards() const { return drafter_ == nullptr ? 0 : drafter_->num_forwards(); }
+  // Null where nothing is drafted.
+  const Drafter* drafter() const { return drafter_.get(); }
 
  private:
   struct SequenceTables {
@@ -53,6 +60,7 @@ class ModelExecutor final : public Executor {
   void apply(const BlockTableDelta& delta);
   Status fill_step(const StepPlan& plan);
   Status run_step(const StepPlan& plan, StepResult& result);
+  Status draft(const StepPlan& plan, StepResult& result);
   void sample_sequence(const SequenceStep& step, const SampleSpec& spec, std::span<const TokenId> tokens,
                        std::int32_t first_logit_row, SequenceResult& result);
 
@@ -68,6 +76,9 @@ class ModelExecutor final : public Executor {
   std::vector<float> host_logits_;        // where device memory is not host memory
   const float* logits_ = nullptr;         // [logits rows, vocab]
   SampleWorkspace workspace_;
+  std::unique_ptr<Drafter> drafter_;
+  std::vector<DraftedSequence> drafted_;  // of the step, reused
+  std::int64_t num_forwards_ = 0;
   // Steps run inside launch(); at most two results wait.
   StepResult results_[2];
   int num_results_ = 0;

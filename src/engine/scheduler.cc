@@ -273,6 +273,7 @@ StepPlan& Scheduler::plan() {
   const std::int64_t evicted = prefix_cache_.evicted_blocks();
   plan_decodes();
   plan_prefills();
+  cover_proposals();
   if (const std::int64_t now = prefix_cache_.evicted_blocks(); now > evicted) {
     events_.push_back({EventKind::kEvict, 0, plan_.step, {}, 0, static_cast<std::int32_t>(now - evicted)});
   }

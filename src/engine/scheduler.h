@@ -116,6 +116,7 @@ class Scheduler {
   Sequence& get(SequenceId id);
   void plan_decodes();
   void plan_prefills();
+  void cover_proposals();
   void admit_waiting();
   bool try_admit(Sequence& sequence);
   Sequence* next_waiting();

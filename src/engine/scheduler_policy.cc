@@ -95,6 +95,21 @@ void Scheduler::plan_decodes() {
   logits_left_ = std::max<std::int64_t>(0, std::min<std::int64_t>(draft_rows, limits_.max_logits_rows));
 }
 
+// Drafts of the step after this one are made behind its rows: window blocks for them where there are any, so that
+// a block's end does not cut the drafts short. Nobody gives way for it.
+void Scheduler::cover_proposals() {
+  if (limits_.max_proposals == 0) return;
+  for (const Entry& entry : entries_) {
+    Sequence& sequence = *entry.sequence;
+    const std::int64_t rows_end = sequence.length + entry.num_tokens;
+    if (rows_end - entry.num_drafts != sequence.num_known) continue;
+    const std::int64_t end = std::min(rows_end + limits_.max_proposals, max_sequence_tokens_);
+    if (end <= sequence.window_end() * kBlock) continue;
+    if (window_pool_.num_free() == 0 && !prefix_cache_.evict_window_block()) return;
+    sequence.window.push_back(*window_pool_.take());
+  }
+}
+
 Scheduler::Sequence* Scheduler::next_waiting() {
   Sequence* best = nullptr;
   for (Sequence* sequence : waiting_) {
