@@ -51,6 +51,7 @@ class QueuedExchange : public HttpExchange, public std::enable_shared_from_this<
   // taken before has been sent.
   std::string take_queued(bool& ended);
   bool wants_gone() const;
+  std::pair<std::function<void()>, std::function<void()>> take_callbacks();
   void note_gone();
   // Nobody can answer any more.
   void note_dropped();

@@ -1,4 +1,5 @@
 #include <boost/asio/post.hpp>
+#include <utility>
 
 #include "server/http/http_connection.h"
 
@@ -74,13 +75,20 @@ void QueuedExchange::append_chunk(std::string_view data) {
   queue_ += "\r\n";
 }
 
+// Who has answered wants to know no more; callbacks may hold what holds this. Destroyed outside the lock.
+std::pair<std::function<void()>, std::function<void()>> QueuedExchange::take_callbacks() {
+  return {std::exchange(on_gone_, nullptr), std::exchange(on_drained_, nullptr)};
+}
+
 void QueuedExchange::reply(HttpReply reply) {
+  std::pair<std::function<void()>, std::function<void()>> callbacks;
   {
     const std::lock_guard lock(mutex_);
     if (reply_ != Reply::kNone) return;
     append_head(reply.status, reply.content_type, reply.headers, reply.body.size());
     if (!head_only_) queue_ += reply.body;
     reply_ = Reply::kEnded;
+    callbacks = take_callbacks();
   }
   schedule_flush();
 }
@@ -106,11 +114,13 @@ void QueuedExchange::write(std::string_view data) {
 }
 
 void QueuedExchange::end() {
+  std::pair<std::function<void()>, std::function<void()>> callbacks;
   {
     const std::lock_guard lock(mutex_);
     if (reply_ != Reply::kStream) return;
     if (chunked_ && !head_only_) queue_ += "0\r\n\r\n";
     reply_ = Reply::kEnded;
+    callbacks = take_callbacks();
   }
   schedule_flush();
 }
@@ -170,12 +180,12 @@ bool QueuedExchange::wants_gone() const {
 }
 
 void QueuedExchange::note_gone() {
-  std::function<void()> callback;
+  std::function<void()> callback, drained;
   {
     const std::lock_guard lock(mutex_);
     gone_.store(true, std::memory_order_relaxed);
     callback.swap(on_gone_);
-    on_drained_ = nullptr;
+    drained.swap(on_drained_);
     queue_ = {};
     num_taken_bytes_ = 0;
   }

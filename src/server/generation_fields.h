@@ -1,0 +1,40 @@
+// The fields that generation requests of the OpenAI kind and the native route share, read into the engine's request.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "server/request_fields.h"
+#include "server/server_options.h"
+
+namespace fathom {
+
+struct StreamFields {
+  bool stream = false;
+  bool include_usage = false;     // a last chunk with usage and no choices
+  bool continuous_usage = false;  // usage in every chunk too
+};
+
+// temperature, top_p, top_k, min_p, penalties, logit_bias, seed. Defaults: the request, then the flags, then
+// generation_config.json.
+void read_sampling(RequestFields& fields, const ServerOptions& options, const ServedModel& model, Request& request);
+// stop (a string or a list), stop_token_ids, include_stop_str_in_output, ignore_eos, skip_special_tokens, min_tokens.
+void read_stops(RequestFields& fields, Request& request);
+// n, priority, cache_salt.
+void read_shares(RequestFields& fields, const ServedModel& model, Request& request);
+// `keys` in order of precedence; the first that is there counts. Leaves -1 (as many as fit) when none is.
+void read_max_tokens(RequestFields& fields, std::initializer_list<std::string_view> keys, std::int64_t lowest,
+                     Request& request);
+StreamFields read_stream(RequestFields& fields);
+// The model named must be one that is served; no name is any.
+void read_model(RequestFields& fields, const ServerOptions& options);
+
+// Holds the prompt against the context: 400 with both counts when there is no room for one token more (for none, when
+// max_tokens is 0), else max_tokens is cut to what is left.
+std::optional<ApiError> fit_to_context(const ServedModel& model, std::string_view param, Request& request);
+
+// response_format and guided_*: sets make_constraint.
+void read_constraint(RequestFields& fields, const ServedModel& model, Request& request);
+
+}  // namespace fathom

@@ -1,0 +1,157 @@
+#include "server/tool_choice.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "text/chat_encoding.h"
+
+namespace fathom {
+namespace {
+
+// Token sequences that share their beginnings. Node 0 is the root; a node without children is an end.
+struct TokenTree {
+  std::vector<std::map<TokenId, std::size_t>> children{1};
+
+  void add(const std::vector<TokenId>& tokens) {
+    std::size_t node = 0;
+    for (const TokenId token : tokens) {
+      const auto found = children[node].find(token);
+      if (found != children[node].end()) {
+        node = found->second;
+      } else {
+        children.emplace_back();
+        const std::size_t next = children.size() - 1;
+        children[node].emplace(token, next);
+        node = next;
+      }
+    }
+  }
+};
+
+class CallConstraint : public TokenConstraint {
+ public:
+  explicit CallConstraint(std::shared_ptr<const TokenTree> tree) : tree_(std::move(tree)) {}
+
+  bool next_mask(std::span<std::uint32_t> mask) override {
+    const auto& allowed = tree_->children[path_.back()];
+    if (allowed.empty()) return false;
+    std::fill(mask.begin(), mask.end(), 0u);
+    for (const auto& [token, next] : allowed) {
+      const auto word = static_cast<std::size_t>(token) / 32;
+      if (word < mask.size()) mask[word] |= 1u << (static_cast<unsigned>(token) % 32);
+    }
+    return true;
+  }
+  Status accept(TokenId token) override {
+    const auto& allowed = tree_->children[path_.back()];
+    if (allowed.empty()) {
+      path_.push_back(path_.back());
+      return {};
+    }
+    const auto found = allowed.find(token);
+    if (found == allowed.end()) return invalid_argument("tool_choice: the answer left the call it was to make");
+    path_.push_back(found->second);
+    return {};
+  }
+  void rollback(std::int32_t num_tokens) override { path_.resize(path_.size() - static_cast<std::size_t>(num_tokens)); }
+
+ private:
+  std::shared_ptr<const TokenTree> tree_;
+  std::vector<std::size_t> path_{0};  // the node after each accepted token
+};
+
+void read_tool_list(RequestFields& fields, const JsonValue& tools, bool strict_is_offered, ToolFields& out) {
+  for (std::size_t i = 0; i < tools.items.size() && !fields.failed(); ++i) {
+    const std::string where = "tools[" + std::to_string(i) + "]";
+    const JsonValue& tool = tools.items[i];
+    if (!tool.is(JsonValue::Kind::kObject)) return fields.fail(where, found_expected(tool, "an object"));
+    RequestFields entry(tool, where + ".");
+    const std::string type = entry.string("type").value_or("function");
+    if (!entry.failed() && type != "function") {
+      entry.fail("type", "found \"" + type + "\", and only \"function\" tools can be called here");
+    }
+    const JsonValue* function = entry.object("function");
+    if (!entry.failed() && function == nullptr) entry.fail("function", "found none");
+    fields.absorb(entry);
+    if (fields.failed()) return;
+    RequestFields inner(*function, where + ".function.");
+    const auto name = inner.string("name");
+    if (!inner.failed() && (!name || name->empty() || name->find('"') != std::string::npos)) {
+      inner.fail("name", "expected a name without quotes");
+    }
+    inner.object("parameters");
+    if (inner.boolean("strict").value_or(false) && !strict_is_offered) {
+      inner.fail("strict", "strict tool calls need the grammar library, which this build was made without");
+    }
+    fields.absorb(inner);
+    if (fields.failed()) return;
+    if (std::find(out.names.begin(), out.names.end(), *name) != out.names.end()) {
+      return fields.fail(where + ".function.name", "'" + *name + "' stands twice");
+    }
+    out.names.push_back(*name);
+  }
+}
+
+void read_choice(RequestFields& fields, ToolFields& out) {
+  const JsonValue* choice = fields.find("tool_choice");
+  if (choice == nullptr) return;
+  if (choice->is(JsonValue::Kind::kString)) {
+    if (choice->text == "none") {
+      out.choice = ToolFields::Choice::kNone;
+    } else if (choice->text == "required" || choice->text == "any") {
+      out.choice = ToolFields::Choice::kRequired;
+    } else if (choice->text != "auto") {
+      fields.fail("tool_choice", found_expected(*choice, "none, auto, required or a function"));
+    }
+  } else if (choice->is(JsonValue::Kind::kObject)) {
+    const JsonValue* function = choice->find("function");
+    const JsonValue* name = function != nullptr ? function->find("name") : choice->find("name");
+    if (name == nullptr || !name->is(JsonValue::Kind::kString)) {
+      return fields.fail("tool_choice", "found an object without function.name");
+    }
+    out.choice = ToolFields::Choice::kNamed;
+    out.named = name->text;
+  } else {
+    fields.fail("tool_choice", found_expected(*choice, "none, auto, required or a function"));
+  }
+}
+
+}  // namespace
+
+ToolFields read_tools(RequestFields& fields, bool strict_is_offered) {
+  ToolFields out;
+  const JsonValue* tools = fields.array("tools");
+  if (tools != nullptr) read_tool_list(fields, *tools, strict_is_offered, out);
+  read_choice(fields, out);
+  out.parallel = fields.boolean("parallel_tool_calls").value_or(true);
+  if (fields.failed()) return out;
+  if (out.choice == ToolFields::Choice::kRequired && out.names.empty()) {
+    fields.fail("tool_choice", "found required, but there are no tools");
+  }
+  if (out.choice == ToolFields::Choice::kNamed &&
+      std::find(out.names.begin(), out.names.end(), out.named) == out.names.end()) {
+    fields.fail("tool_choice", "the function '" + out.named + "' is not among the tools");
+  }
+  if (out.choice != ToolFields::Choice::kNone && !out.names.empty()) out.tools = tools;
+  return out;
+}
+
+std::function<std::unique_ptr<TokenConstraint>()> make_call_constraint(const Tokenizer& tokenizer,
+                                                                       const std::vector<std::string>& names) {
+  const auto tree = std::make_shared<TokenTree>();
+  for (const auto& name : names) {
+    PromptText markup;
+    markup.append_template("\n\n<");
+    markup.append_template(kDsmlText);
+    markup.append_template("tool_calls>\n<");
+    markup.append_template(kDsmlText);
+    markup.append_template("invoke name=\"");
+    markup.append_user(name);
+    markup.append_template("\">\n");
+    tree->add(tokenizer.encode(markup));
+  }
+  return [tree] { return std::make_unique<CallConstraint>(tree); };
+}
+
+}  // namespace fathom

@@ -1,0 +1,32 @@
+// The tools of a chat request, and what makes the answer call one of them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "server/request_fields.h"
+#include "text/tokenizer.h"
+
+namespace fathom {
+
+struct ToolFields {
+  enum class Choice { kNone, kAuto, kRequired, kNamed };
+  std::vector<std::string> names;
+  Choice choice = Choice::kAuto;
+  std::string named;                 // kNamed
+  bool parallel = true;              // more than one call may come
+  const JsonValue* tools = nullptr;  // for the prompt; null where the model is not to see any
+};
+
+// tools, tool_choice, parallel_tool_calls. With choice none the tools stay out of the prompt. `strict` of a tool is
+// refused unless `strict_is_offered`: without masks nothing can promise it.
+ToolFields read_tools(RequestFields& fields, bool strict_is_offered);
+
+// Required and named calls: the answer (after the reasoning) must begin with the markup of a call of one of `names`, up
+// to and with the name; from there the model writes freely.
+std::function<std::unique_ptr<TokenConstraint>()> make_call_constraint(const Tokenizer& tokenizer,
+                                                                       const std::vector<std::string>& names);
+
+}  // namespace fathom
