@@ -112,7 +112,7 @@ void Answer::schedule() {
   call_.server->workers.post([self = shared_from_this()] { self->run(); });
 }
 
-void Answer::tick(Clock::time_point) {
+void Answer::tick() {
   if (!job_.stream) return;
   if (ms_since(call_.server->start) - last_write_ms_ < call_.server->options.keep_alive_ms) return;
   wants_keep_alive_ = true;

@@ -51,7 +51,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   // There may be something to do. Any thread; quick.
   void schedule();
   // Called a few times a second.
-  void tick(std::chrono::steady_clock::time_point now);
+  void tick();
   RequestRecord record() const;
 
  private:

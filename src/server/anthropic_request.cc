@@ -1,0 +1,293 @@
+#include "server/anthropic_request.h"
+
+#include "server/generation_fields.h"
+#include "server/json_build.h"
+
+namespace fathom {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+std::string type_of(const JsonValue& block) {
+  const JsonValue* type = block.find("type");
+  return type != nullptr && type->is(Kind::kString) ? type->text : std::string();
+}
+
+// One message of theirs becomes one or more of ours; `out` takes them.
+class MessageReader {
+ public:
+  MessageReader(RequestFields& fields, JsonValue& out) : fields_(fields), out_(out) {}
+
+  void read(const JsonValue& message, const std::string& where) {
+    if (!message.is(Kind::kObject)) return fields_.fail(where, found_expected(message, "an object"));
+    RequestFields inner(message, where + ".");
+    const std::string role = inner.string("role").value_or("");
+    if (!inner.failed() && role != "user" && role != "assistant") {
+      inner.fail("role", "found \"" + role + "\", expected user or assistant");
+    }
+    fields_.absorb(inner);
+    const JsonValue* content = inner.find("content");
+    if (content == nullptr) return fields_.fail(where + ".content", "found none");
+    if (content->is(Kind::kString)) return add_text(role, content->text);
+    if (!content->is(Kind::kArray)) {
+      return fields_.fail(where + ".content", found_expected(*content, "a string or an array of blocks"));
+    }
+    role == "user" ? read_user(*content, where) : read_assistant(*content, where);
+  }
+
+ private:
+  void add_text(const std::string& role, std::string text) {
+    JsonValue message = json_object();
+    json_set(message, "role", json_string(role));
+    json_set(message, "content", json_string(std::move(text)));
+    out_.items.push_back(std::move(message));
+  }
+
+  void read_user(const JsonValue& content, const std::string& where) {
+    JsonValue parts = json_array();
+    const auto flush = [&] {
+      if (parts.items.empty()) return;
+      JsonValue message = json_object();
+      json_set(message, "role", json_string("user"));
+      json_set(message, "content", std::exchange(parts, json_array()));
+      out_.items.push_back(std::move(message));
+    };
+    for (std::size_t i = 0; i < content.items.size() && !fields_.failed(); ++i) {
+      const JsonValue& block = content.items[i];
+      const std::string at = where + ".content[" + std::to_string(i) + "]";
+      const std::string type = type_of(block);
+      if (type == "text") {
+        const JsonValue* text = block.find("text");
+        if (text == nullptr || !text->is(Kind::kString)) return fields_.fail(at + ".text", "expected a string");
+        parts.items.push_back(json_text_part(text->text));
+      } else if (type == "tool_result") {
+        flush();
+        read_tool_result(block, at);
+      } else {
+        fields_.fail(at + ".type", "found \"" + type + "\", expected text or tool_result");
+      }
+    }
+    flush();
+    if (content.items.empty()) add_text("user", "");
+  }
+
+  void read_tool_result(const JsonValue& block, const std::string& at) {
+    const JsonValue* id = block.find("tool_use_id");
+    if (id == nullptr || !id->is(Kind::kString)) return fields_.fail(at + ".tool_use_id", "expected a string");
+    JsonValue message = json_object();
+    json_set(message, "role", json_string("tool"));
+    json_set(message, "tool_call_id", *id);
+    const JsonValue* content = block.find("content");
+    json_set(message, "content", content != nullptr ? *content : json_string(""));
+    out_.items.push_back(std::move(message));
+  }
+
+  void read_assistant(const JsonValue& content, const std::string& where) {
+    std::string text, reasoning;
+    JsonValue calls = json_array();
+    for (std::size_t i = 0; i < content.items.size(); ++i) {
+      const JsonValue& block = content.items[i];
+      const std::string at = where + ".content[" + std::to_string(i) + "]";
+      const std::string type = type_of(block);
+      const auto take = [&](std::string_view key, std::string& into) {
+        const JsonValue* value = block.find(key);
+        if (value == nullptr || !value->is(Kind::kString)) {
+          return fields_.fail(at + "." + std::string(key), "expected a string");
+        }
+        into += value->text;
+      };
+      if (type == "text") {
+        take("text", text);
+      } else if (type == "thinking") {
+        take("thinking", reasoning);
+      } else if (type == "tool_use") {
+        read_tool_use(block, at, calls);
+      } else if (type != "redacted_thinking") {
+        fields_.fail(at + ".type", "found \"" + type + "\", expected text, thinking or tool_use");
+      }
+      if (fields_.failed()) return;
+    }
+    JsonValue message = json_object();
+    json_set(message, "role", json_string("assistant"));
+    json_set(message, "content", json_string(std::move(text)));
+    if (!reasoning.empty()) json_set(message, "reasoning_content", json_string(std::move(reasoning)));
+    if (!calls.items.empty()) json_set(message, "tool_calls", std::move(calls));
+    out_.items.push_back(std::move(message));
+  }
+
+  void read_tool_use(const JsonValue& block, const std::string& at, JsonValue& calls) {
+    const JsonValue* id = block.find("id");
+    const JsonValue* name = block.find("name");
+    const JsonValue* input = block.find("input");
+    if (name == nullptr || !name->is(Kind::kString)) return fields_.fail(at + ".name", "expected a string");
+    if (input != nullptr && !input->is(Kind::kObject)) {
+      return fields_.fail(at + ".input", found_expected(*input, "an object"));
+    }
+    JsonValue function = json_object();
+    json_set(function, "name", *name);
+    json_set(function, "arguments", input != nullptr ? *input : json_object());
+    JsonValue call = json_object();
+    json_set(call, "id", id != nullptr && id->is(Kind::kString) ? *id : json_string(""));
+    json_set(call, "type", json_string("function"));
+    json_set(call, "function", std::move(function));
+    calls.items.push_back(std::move(call));
+  }
+
+  RequestFields& fields_;
+  JsonValue& out_;
+};
+
+JsonValue read_messages(RequestFields& fields) {
+  JsonValue out = json_array();
+  if (const JsonValue* system = fields.find("system")) {
+    std::string text;
+    if (system->is(Kind::kString)) {
+      text = system->text;
+    } else if (system->is(Kind::kArray)) {
+      for (std::size_t i = 0; i < system->items.size(); ++i) {
+        const JsonValue* part = system->items[i].find("text");
+        if (type_of(system->items[i]) != "text" || part == nullptr || !part->is(Kind::kString)) {
+          fields.fail("system[" + std::to_string(i) + "]", "expected a text block");
+          return out;
+        }
+        text += (i > 0 ? "\n\n" : "") + part->text;
+      }
+    } else {
+      fields.fail("system", found_expected(*system, "a string or an array of text blocks"));
+    }
+    if (!text.empty()) {
+      JsonValue message = json_object();
+      json_set(message, "role", json_string("system"));
+      json_set(message, "content", json_string(std::move(text)));
+      out.items.push_back(std::move(message));
+    }
+  }
+  const JsonValue* messages = fields.array("messages");
+  if (!fields.failed() && (messages == nullptr || messages->items.empty())) {
+    fields.fail("messages", "found none, expected at least one message");
+  }
+  MessageReader reader(fields, out);
+  for (std::size_t i = 0; !fields.failed() && i < messages->items.size(); ++i) {
+    reader.read(messages->items[i], "messages[" + std::to_string(i) + "]");
+  }
+  return out;
+}
+
+// Their tools in OpenAI's form, so that one reader checks both.
+JsonValue translate_tools(RequestFields& fields) {
+  JsonValue body = json_object();
+  if (const JsonValue* tools = fields.array("tools")) {
+    JsonValue list = json_array();
+    for (std::size_t i = 0; i < tools->items.size(); ++i) {
+      const JsonValue& tool = tools->items[i];
+      const std::string type = type_of(tool);
+      if (!tool.is(Kind::kObject) || (!type.empty() && type != "custom")) {
+        fields.fail("tools[" + std::to_string(i) + "].type", "found \"" + type + "\": only custom tools are offered");
+        return body;
+      }
+      JsonValue function = json_object();
+      for (const auto& [from, to] :
+           {std::pair{"name", "name"}, {"description", "description"}, {"input_schema", "parameters"}}) {
+        if (const JsonValue* value = tool.find(from)) json_set(function, to, *value);
+      }
+      JsonValue entry = json_object();
+      json_set(entry, "type", json_string("function"));
+      json_set(entry, "function", std::move(function));
+      list.items.push_back(std::move(entry));
+    }
+    json_set(body, "tools", std::move(list));
+  }
+  if (const JsonValue* choice = fields.object("tool_choice")) {
+    RequestFields nested(*choice, "tool_choice.");
+    const std::string type = nested.string("type").value_or("");
+    if (type == "tool") {
+      JsonValue function = json_object();
+      json_set(function, "name", json_string(nested.string("name").value_or("")));
+      JsonValue named = json_object();
+      json_set(named, "type", json_string("function"));
+      json_set(named, "function", std::move(function));
+      json_set(body, "tool_choice", std::move(named));
+    } else if (type == "auto" || type == "any" || type == "none") {
+      json_set(body, "tool_choice", json_string(type));
+    } else {
+      nested.fail("type", "found \"" + type + "\", expected auto, any, tool or none");
+    }
+    if (nested.boolean("disable_parallel_tool_use").value_or(false)) {
+      JsonValue off;
+      off.kind = Kind::kFalse;
+      json_set(body, "parallel_tool_calls", std::move(off));
+    }
+    fields.absorb(nested);
+  }
+  return body;
+}
+
+ThinkingFields read_anthropic_thinking(RequestFields& fields) {
+  ThinkingFields out;
+  out.thinking = false;
+  const JsonValue* object = fields.object("thinking");
+  if (object == nullptr) return out;
+  RequestFields nested(*object, "thinking.");
+  const std::string type = nested.string("type").value_or("");
+  if (type == "enabled" || type == "adaptive") {
+    out.thinking = true;
+    if (const auto budget = nested.integer("budget_tokens", 0, 1 << 30)) {
+      out.effort = *budget <= 4096    ? ReasoningEffort::kLow
+                   : *budget <= 16384 ? ReasoningEffort::kHigh
+                                      : ReasoningEffort::kMax;
+    }
+  } else if (type != "disabled") {
+    nested.fail("type", "found \"" + type + "\", expected enabled, adaptive or disabled");
+  }
+  fields.absorb(nested);
+  return out;
+}
+
+void read_stop_sequences(RequestFields& fields, Request& request) {
+  const JsonValue* stops = fields.array("stop_sequences");
+  if (stops == nullptr) return;
+  JsonValue body = json_object();
+  json_set(body, "stop", *stops);
+  RequestFields as_stop(body);
+  read_stops(as_stop, request);
+  if (as_stop.failed()) fields.fail("stop_sequences", as_stop.error().message);
+}
+
+}  // namespace
+
+std::optional<AnthropicRequest> read_anthropic(const JsonValue& body, const ServerOptions& options,
+                                               const ServedModel& model, bool for_counting, ApiError& error) {
+  RequestFields fields(body);
+  AnthropicRequest out;
+  read_model(fields, options);
+  read_sampling(fields, options, model, out.request);
+  read_stop_sequences(fields, out.request);
+  if (!for_counting) {
+    read_max_tokens(fields, {"max_tokens"}, 1, out.request);
+    if (!fields.failed() && out.request.max_tokens < 0) fields.fail("max_tokens", "found none, expected a number");
+  }
+  out.stream = fields.boolean("stream").value_or(false);
+  out.thinking = read_anthropic_thinking(fields);
+  const JsonValue tool_body = translate_tools(fields);
+  RequestFields tool_fields(tool_body);
+  out.tools = read_tools(tool_fields, static_cast<bool>(model.compile_grammar));
+  fields.absorb(tool_fields);
+  const JsonValue messages = fields.failed() ? json_array() : read_messages(fields);
+  if (fields.failed()) {
+    error = fields.error();
+    return std::nullopt;
+  }
+  const auto conversation = read_chat(messages, out.tools.tools);
+  if (!conversation.ok()) {
+    error = error_of(conversation.status());
+    return std::nullopt;
+  }
+  if (auto failed = build_chat_prompt(model, *conversation, out.thinking, out.tools, "messages", out.request)) {
+    error = std::move(*failed);
+    return std::nullopt;
+  }
+  out.tools.tools = nullptr;  // it pointed into tool_body
+  return out;
+}
+
+}  // namespace fathom

@@ -1,0 +1,97 @@
+#include "server/chat_prompt.h"
+
+#include "server/generation_fields.h"
+
+namespace fathom {
+namespace {
+
+// Enough to never be drawn, and what OpenAI's API gives as the end of the range.
+constexpr float kForbidden = -100.0f;
+
+bool ends_inside_reasoning(const PromptText& prompt) {
+  return prompt.text.ends_with(kThinkOpenText) && !prompt.template_ranges.empty() &&
+         prompt.template_ranges.back().end == prompt.text.size();
+}
+
+}  // namespace
+
+bool apply_effort(std::string_view name, ThinkingFields& thinking) {
+  if (name == "none") {
+    thinking.thinking = false;
+  } else if (name == "minimal" || name == "low" || name == "medium") {
+    thinking.effort = ReasoningEffort::kLow;
+  } else if (name == "high") {
+    thinking.effort = ReasoningEffort::kHigh;
+  } else if (name == "max" || name == "xhigh") {
+    thinking.effort = ReasoningEffort::kMax;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+ThinkingFields read_thinking(RequestFields& fields, const ServerOptions& options) {
+  ThinkingFields out;
+  out.thinking = options.thinking;
+  out.effort = options.effort;
+  const auto read_effort = [&](RequestFields& from) {
+    const auto effort = from.string("reasoning_effort");
+    if (effort && !apply_effort(*effort, out)) {
+      from.fail("reasoning_effort", "found \"" + *effort + "\", expected none, minimal, low, medium, high or max");
+    }
+  };
+  read_effort(fields);
+  if (const JsonValue* object = fields.object("chat_template_kwargs")) {
+    RequestFields nested(*object, "chat_template_kwargs.");
+    if (const auto on = nested.boolean("enable_thinking")) out.thinking = *on;
+    if (const auto on = nested.boolean("thinking")) out.thinking = *on;
+    if (const auto drop = nested.boolean("drop_thinking")) out.drop_thinking = *drop;
+    read_effort(nested);
+    fields.absorb(nested);
+  }
+  if (const JsonValue* object = fields.object("thinking")) {
+    RequestFields nested(*object, "thinking.");
+    const auto type = nested.string("type");
+    if (type && *type == "disabled") {
+      out.thinking = false;
+    } else if (type && (*type == "enabled" || *type == "adaptive" || *type == "auto")) {
+      out.thinking = true;
+    } else {
+      nested.fail("type", type ? "found \"" + *type + "\", expected enabled or disabled" : "found none");
+    }
+    fields.absorb(nested);
+  }
+  out.show_reasoning = fields.boolean("include_reasoning").value_or(true);
+  return out;
+}
+
+std::optional<ApiError> build_chat_prompt(const ServedModel& model, const ChatConversation& conversation,
+                                          const ThinkingFields& thinking, const ToolFields& tools,
+                                          std::string_view param, Request& request) {
+  const Tokenizer& tokenizer = *model.tokenizer;
+  ChatEncodingOptions options;
+  options.release = model.release;
+  options.thinking = thinking.thinking;
+  options.effort = thinking.effort;
+  options.drop_thinking = thinking.drop_thinking;
+  const ChatMessage& last = conversation.messages.back();
+  options.continue_final_message = last.role == Role::kAssistant && !last.task;
+  const auto prompt = encode_chat(conversation, options);
+  if (!prompt.ok()) return error_of(prompt.status());
+  request.prompt = tokenizer.encode(*prompt);
+  if (ends_inside_reasoning(*prompt)) request.reasoning_end = tokenizer.find_added_token(kThinkCloseText);
+
+  switch (tools.choice) {
+    case ToolFields::Choice::kNone:
+      if (const auto markup = tokenizer.find_added_token(kDsmlText)) {
+        request.sampling.logit_bias.emplace_back(*markup, kForbidden);
+      }
+      break;
+    case ToolFields::Choice::kRequired: request.make_constraint = make_call_constraint(tokenizer, tools.names); break;
+    case ToolFields::Choice::kNamed: request.make_constraint = make_call_constraint(tokenizer, {tools.named}); break;
+    case ToolFields::Choice::kAuto: break;
+  }
+  return fit_to_context(model, param, request);
+}
+
+}  // namespace fathom

@@ -1,0 +1,255 @@
+// POST /v1/completions.
+#include <memory>
+
+#include "server/answer.h"
+#include "server/generation_fields.h"
+#include "server/openai_json.h"
+#include "server/prompt_fields.h"
+#include "server/routes.h"
+
+namespace fathom {
+namespace {
+
+struct CompletionPlan {
+  StreamFields stream;
+  bool echo = false;
+  std::int32_t logprobs = -1;  // alternatives a token; -1: none
+  std::vector<RawPrompt> prompts;
+  Request request;  // without prompt
+};
+
+// The four parallel lists of the legacy form, as they grow.
+struct LogprobLists {
+  std::string tokens, values, tops, offsets;
+  std::int64_t offset = 0;  // characters of the tokens so far
+
+  void add(const Tokenizer& tokenizer, TokenId id, const SampledToken* sampled) {
+    const auto separate = [](std::string& list) {
+      if (!list.empty()) list += ',';
+    };
+    for (std::string* list : {&tokens, &values, &tops, &offsets}) separate(*list);
+    JsonWriter(tokens).value(token_key(tokenizer, id));
+    offsets += std::to_string(offset);
+    for (const char c : tokenizer.token_bytes(id)) offset += (static_cast<unsigned char>(c) & 0xC0) != 0x80 ? 1 : 0;
+    if (sampled == nullptr) {
+      values += "null";
+      tops += "null";
+      return;
+    }
+    JsonWriter(values).value(finite_logprob(sampled->logprob));
+    JsonWriter json(tops);
+    json.begin_object();
+    for (const TokenLogprob& top : sampled->top) {
+      json.member(token_key(tokenizer, top.token), finite_logprob(top.logprob));
+    }
+    json.end_object();
+  }
+
+  void write(JsonWriter& json) {
+    json.begin_object();
+    json.key("tokens").raw("[" + tokens + "]").key("token_logprobs").raw("[" + values + "]");
+    json.key("top_logprobs").raw("[" + tops + "]").key("text_offset").raw("[" + offsets + "]");
+    json.end_object();
+    tokens.clear();
+    values.clear();
+    tops.clear();
+    offsets.clear();
+  }
+};
+
+class CompletionRenderer : public AnswerRenderer {
+ public:
+  CompletionRenderer(const RouteCall& call, CompletionPlan plan)
+      : tokenizer_(call.model->tokenizer),
+        plan_(std::move(plan)),
+        id_(make_id("cmpl-")),
+        model_(call.server->options.model_names.front()),
+        created_(unix_seconds()),
+        num_choices_(static_cast<std::size_t>(plan_.request.num_choices)),
+        choices_(plan_.prompts.size() * num_choices_),
+        usage_(plan_.prompts.size()) {
+    for (std::size_t p = 0; p < plan_.prompts.size(); ++p) {
+      usage_.set_prompt(p, static_cast<std::int64_t>(plan_.prompts[p].ids.size()));
+    }
+  }
+
+  void on_delta(std::size_t prompt, const Delta& delta, std::string* sse) override {
+    const std::size_t index = prompt * num_choices_ + static_cast<std::size_t>(delta.choice);
+    Choice& choice = choices_[index];
+    usage_.add_tokens(static_cast<std::int64_t>(delta.tokens.size()), 0);
+    if (!delta.prompt_logprobs.empty()) prompt_logprobs_ = delta.prompt_logprobs;
+    if (!choice.begun) begin(prompt, choice);
+    choice.text += delta.text;
+    if (plan_.logprobs >= 0) {
+      for (const OutputToken& token : delta.tokens) {
+        choice.logprobs.add(*tokenizer_, token.sampled.token, &token.sampled);
+      }
+    }
+    if (delta.finish) {
+      choice.finish = delta.finish;
+      usage_.add_finish(prompt, *delta.finish);
+    }
+    if (sse == nullptr) return;
+    if (choice.text.empty() && choice.logprobs.tokens.empty() && !delta.finish && !plan_.stream.continuous_usage)
+      return;
+    *sse += "data: ";
+    JsonWriter json(*sse);
+    write_head(json);
+    json.key("choices").begin_array();
+    write_choice(json, index);
+    json.end_array();
+    if (plan_.stream.continuous_usage) {
+      json.key("usage");
+      write_usage(json, usage_);
+    } else if (plan_.stream.include_usage) {
+      json.key("usage").null();
+    }
+    json.end_object();
+    *sse += "\n\n";
+    choice.text.clear();
+  }
+
+  void on_end(std::string* sse) override {
+    if (sse == nullptr) return;
+    if (plan_.stream.include_usage) {
+      *sse += "data: ";
+      JsonWriter json(*sse);
+      write_head(json);
+      json.key("choices").begin_array().end_array().key("usage");
+      write_usage(json, usage_);
+      json.end_object();
+      *sse += "\n\n";
+    }
+    *sse += "data: [DONE]\n\n";
+  }
+
+  std::string whole() override {
+    std::string out;
+    JsonWriter json(out);
+    write_head(json);
+    json.key("choices").begin_array();
+    for (std::size_t i = 0; i < choices_.size(); ++i) write_choice(json, i);
+    json.end_array().key("usage");
+    write_usage(json, usage_);
+    json.end_object();
+    return out;
+  }
+
+ private:
+  struct Choice {
+    bool begun = false;
+    std::string text;  // not sent yet
+    LogprobLists logprobs;
+    std::optional<Finish> finish;
+  };
+
+  void begin(std::size_t prompt, Choice& choice) {
+    choice.begun = true;
+    if (!plan_.echo) return;
+    const RawPrompt& raw = plan_.prompts[prompt];
+    choice.text = raw.text;
+    if (plan_.logprobs < 0) return;
+    for (std::size_t i = 0; i < raw.ids.size(); ++i) {
+      const bool known = i > 0 && i - 1 < prompt_logprobs_.size();
+      choice.logprobs.add(*tokenizer_, raw.ids[i], known ? &prompt_logprobs_[i - 1] : nullptr);
+    }
+  }
+
+  void write_head(JsonWriter& json) const {
+    json.begin_object();
+    json.member("id", id_).member("object", "text_completion").member("created", created_).member("model", model_);
+  }
+
+  void write_choice(JsonWriter& json, std::size_t index) {
+    Choice& choice = choices_[index];
+    json.begin_object().member("index", index).member("text", choice.text).key("logprobs");
+    if (plan_.logprobs >= 0) {
+      choice.logprobs.write(json);
+    } else {
+      json.null();
+    }
+    json.key("finish_reason");
+    if (!choice.finish) {
+      json.null();
+    } else {
+      const Finish& finish = *choice.finish;
+      json.value(finish.reason == FinishReason::kLength ? "length" : "stop").key("stop_reason");
+      if (finish.reason == FinishReason::kStopToken) {
+        json.value(finish.stop_token);
+      } else if (finish.reason == FinishReason::kStopString) {
+        json.value(plan_.request.stop_strings[static_cast<std::size_t>(finish.stop_string)]);
+      } else {
+        json.null();
+      }
+    }
+    json.end_object();
+  }
+
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  CompletionPlan plan_;
+  std::string id_;
+  std::string model_;
+  std::int64_t created_;
+  std::size_t num_choices_;
+  std::vector<Choice> choices_;                // by prompt, then choice
+  std::vector<SampledToken> prompt_logprobs_;  // of the prompt whose first delta came last
+  UsageSum usage_;
+};
+
+void read_best_of(RequestFields& fields, const Request& request) {
+  const auto best_of = fields.integer("best_of", 1, 1 << 20);
+  if (best_of && *best_of != request.num_choices) {
+    fields.fail("best_of", "found " + std::to_string(*best_of) + ", expected n (" +
+                               std::to_string(request.num_choices) +
+                               "): every answer is returned, ranking among more is not offered");
+  }
+}
+
+}  // namespace
+
+void handle_completions(RouteCall& call) {
+  ApiError error;
+  const auto body = parse_body(call.request().body, error);
+  if (!body) return call.reply_error(error);
+  RequestFields fields(*body);
+  const ServedModel& model = *call.model;
+  CompletionPlan plan;
+  Request& request = plan.request;
+  read_model(fields, call.server->options);
+  read_sampling(fields, call.server->options, model, request);
+  read_stops(fields, request);
+  read_shares(fields, model, request);
+  request.max_tokens = 16;  // the API's own default
+  read_max_tokens(fields, {"max_tokens", "max_completion_tokens"}, 0, request);
+  read_best_of(fields, request);
+  plan.stream = read_stream(fields);
+  plan.echo = fields.boolean("echo").value_or(false);
+  if (const JsonValue* value = fields.find("logprobs"); value != nullptr && value->is_bool()) {
+    plan.logprobs = value->is(JsonValue::Kind::kTrue) ? 1 : -1;
+  } else {
+    plan.logprobs =
+        static_cast<std::int32_t>(fields.integer("logprobs", 0, model.engine->options().max_logprobs).value_or(-1));
+  }
+  request.num_logprobs = plan.logprobs;
+  if (plan.echo) request.num_prompt_logprobs = plan.logprobs;
+  if (const auto suffix = fields.string("suffix"); suffix && !suffix->empty()) {
+    fields.fail("suffix", "filling in the middle is not offered");
+  }
+  read_constraint(fields, model, request);
+  plan.prompts = read_prompts(fields, "prompt", model, call.server->options.max_prompts);
+  if (fields.failed()) return call.reply_error(fields.error());
+
+  AnswerJob job;
+  job.stream = plan.stream.stream;
+  for (std::size_t i = 0; i < plan.prompts.size(); ++i) {
+    Request one = request;
+    one.prompt = plan.prompts[i].ids;
+    const std::string param = plan.prompts.size() == 1 ? "prompt" : "prompt[" + std::to_string(i) + "]";
+    if (const auto failed = fit_to_context(model, param, one)) return call.reply_error(*failed);
+    job.requests.push_back(std::move(one));
+  }
+  job.renderer = std::make_unique<CompletionRenderer>(call, std::move(plan));
+  Answer::begin(call, std::move(job));
+}
+
+}  // namespace fathom
