@@ -131,5 +131,45 @@ struct BenchOptions {
 };
 int run_bench_ops(const BenchOptions& options);
 int run_bench_decode(const BenchOptions& options);  // 1 when a bar is missed
+struct ServeOptions {
+  ModelFlags model;
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;
+  std::vector<std::string> served_model_names;  // default: the directory's name
+  std::vector<std::string> api_keys;
+  std::string api_key_file;
+  std::int32_t key_max_concurrent = 0;  // of --api-key keys; 0: no bound
+  std::int32_t key_max_per_minute = 0;
+  std::string cors_origin;
+  bool share_prefix_cache = false;
+  bool thinking = true;  // where a request says nothing
+  std::string effort;    // low, high, max
+  std::string release;   // preview, 0731; empty: from the draft tensors
+  std::optional<float> temperature, top_p, min_p;
+  std::optional<std::int32_t> top_k;
+  std::int32_t max_running = 32;
+  std::int32_t max_queued_requests = 256;
+  std::int64_t max_queued_tokens = 1 << 20;
+  std::int32_t max_logprobs = 20;
+  std::int64_t cache_memory_bytes = 0;  // 0: half of this machine's memory, or less when less is of use
+  std::int32_t prefill_chunk = 128;
+  std::int32_t prefill_chunk_alone = 512;
+  bool prefix_cache = true;
+  bool check_prefix_cache = false;
+  std::int32_t workers = 2;
+  std::int64_t max_body_bytes = 32 << 20;
+  std::int32_t max_connections = 4096;
+  double step_timeout_s = 60;
+  double request_timeout_s = 0;  // 0: none
+  double header_timeout_s = 10;
+  double stall_timeout_s = 30;
+  double keep_alive_s = 10;
+  double drain_s = 30;
+  double fault_linger_s = 10;
+  std::string log_level = "info";
+  bool scripted = false;  // no model: answers from prompts (server/scripted_replies.h)
+  std::int64_t scripted_step_us = 0;
+};
+int run_serve(const ServeOptions& options);
 
 }  // namespace fathom::app

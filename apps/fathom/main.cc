@@ -195,6 +195,81 @@ void add_bench(CLI::App& app, int& exit_code) {
   decode->add_flag("--json", decode_options->json, "Also print the figures as JSON");
 }
 
+void add_serve_limits(CLI::App& command, const std::shared_ptr<ServeOptions>& options) {
+  command.add_option("--max-running", options->max_running, "Sequences that hold cache state at once (default 32)")
+      ->check(CLI::Range(1, 1024));
+  command.add_option("--max-queued", options->max_queued_requests, "Requests that may wait (default 256)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--max-queued-tokens", options->max_queued_tokens, "Their prompt tokens, together")
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option("--max-logprobs", options->max_logprobs, "Alternatives a token that may be asked for (default 20)")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--cache-memory", options->cache_memory_bytes, "Bytes for all cache state, suffixes allowed")
+      ->transform(CLI::AsSizeValue(true));
+  command.add_option("--prefill-chunk", options->prefill_chunk, "Prompt rows of a step while others decode")
+      ->check(CLI::Range(1, 8192));
+  command.add_option("--prefill-chunk-alone", options->prefill_chunk_alone, "And while none does")
+      ->check(CLI::Range(1, 8192));
+  command.add_option("--max-body", options->max_body_bytes, "Largest request body (default 32 MiB)")
+      ->transform(CLI::AsSizeValue(false));
+  command.add_option("--max-connections", options->max_connections, "Open connections (default 4096)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--step-timeout", options->step_timeout_s, "Seconds after which a step fails /health; 0: never")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--request-timeout", options->request_timeout_s, "Seconds a request may take; 0: any")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--header-timeout", options->header_timeout_s, "Seconds for a request's header (default 10)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--stall-timeout", options->stall_timeout_s, "Seconds a reader may take nothing (default 30)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--keep-alive", options->keep_alive_s, "Seconds between comments on a silent stream (default 10)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--drain", options->drain_s, "Seconds that live requests get after SIGTERM (default 30)")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--fault-linger", options->fault_linger_s, "Seconds between a device fault and the exit")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void add_serve(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<ServeOptions>();
+  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP: OpenAI's and Anthropic's APIs, a web page");
+  command->add_option("--model", options->model, "Model directory (default: the embedded model)");
+  command->add_option("--host", options->host, "Address to listen on (default 127.0.0.1)");
+  command->add_option("--port", options->port, "Port (default 8000; 0: any free one)");
+  command->add_option("--served-model-name", options->served_model_names,
+                      "Names that requests may use, first reported");
+  command->add_option("--api-key", options->api_keys, "Key that requests must carry; may be given several times");
+  command->add_option("--api-key-file", options->api_key_file,
+                      "Lines 'label secret [max_concurrent=N] [max_per_minute=N]'");
+  command->add_option("--key-max-concurrent", options->key_max_concurrent, "Requests at once of each --api-key");
+  command->add_option("--key-max-per-minute", options->key_max_per_minute, "Requests a minute of each --api-key");
+  command->add_option("--cors", options->cors_origin, "Origin whose pages may ask: '*' or one origin (default: none)");
+  command->add_flag("--share-prefix-cache", options->share_prefix_cache, "Keys may hit each other's cached prefixes");
+  command->add_option("--thinking", options->thinking, "Where a chat says nothing: on (default) or off")
+      ->transform(CLI::CheckedTransformer(kOnOff));
+  command->add_option("--effort", options->effort, "Reasoning effort where a chat says nothing")
+      ->check(CLI::IsMember({"low", "high", "max"}));
+  command->add_option("--release", options->release, "Chat encoder (default: from the checkpoint's draft tensors)")
+      ->check(CLI::IsMember({"preview", "0731"}));
+  command->add_option("--temperature", options->temperature, "Default where a request says nothing");
+  command->add_option("--top-p", options->top_p, "Likewise");
+  command->add_option("--min-p", options->min_p, "Likewise");
+  command->add_option("--top-k", options->top_k, "Likewise");
+  command->add_option("--prefix-cache", options->prefix_cache, "on (default) or off")
+      ->transform(CLI::CheckedTransformer(kOnOff));
+  command->add_flag("--check-prefix-cache", options->check_prefix_cache, "Compute each hit cold too, and compare");
+  command->add_option("--threads", options->threads, "CPU threads of the model (default: all)");
+  command->add_option("--workers", options->workers, "Threads that parse and render (default 2)")
+      ->check(CLI::Range(1, 64));
+  command->add_option("--log", options->log_level, "debug, info (default), warning, error, off")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}));
+  command->add_flag("--scripted", options->scripted, "No model: the answer stands in the prompt (for testing clients)");
+  command->add_option("--scripted-step-us", options->scripted_step_us, "Time of a scripted step");
+  add_serve_limits(*command, options);
+  command->callback([options, &exit_code] { exit_code = run_serve(*options); });
+}
+
 }  // namespace
 }  // namespace fathom::app
 
@@ -215,6 +290,9 @@ int main(int argc, char** argv) {
   fathom::app::add_synth(app, exit_code);
   fathom::app::add_convert(app, exit_code);
   fathom::app::add_bench(app, exit_code);
-  CLI11_PARSE(app, argc, argv);
-  return exit_code;
+}
+
+fathom::app::add_serve(app, exit_code);
+CLI11_PARSE(app, argc, argv);
+return exit_code;
 }

@@ -270,7 +270,7 @@ std::optional<AnthropicRequest> read_anthropic(const JsonValue& body, const Serv
   out.thinking = read_anthropic_thinking(fields);
   const JsonValue tool_body = translate_tools(fields);
   RequestFields tool_fields(tool_body);
-  out.tools = read_tools(tool_fields, static_cast<bool>(model.compile_grammar));
+  out.tools = read_tools(tool_fields, model.grammar != nullptr);
   fields.absorb(tool_fields);
   const JsonValue messages = fields.failed() ? json_array() : read_messages(fields);
   if (fields.failed()) {

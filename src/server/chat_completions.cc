@@ -228,7 +228,7 @@ void handle_chat_completions(RouteCall& call) {
   read_logprobs(fields, model.engine->options(), plan);
   plan.stream = read_stream(fields);
   plan.thinking = read_thinking(fields, call.server->options);
-  plan.tools = read_tools(fields, static_cast<bool>(model.compile_grammar));
+  plan.tools = read_tools(fields, model.grammar != nullptr);
   read_constraint(fields, model, plan.request);
   const bool continues = fields.boolean("continue_final_message").value_or(false);
   const JsonValue* messages = fields.array("messages");

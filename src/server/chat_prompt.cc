@@ -1,6 +1,7 @@
 #include "server/chat_prompt.h"
 
 #include "server/generation_fields.h"
+#include "server/grammar_constraint.h"
 
 namespace fathom {
 namespace {
@@ -11,6 +12,37 @@ constexpr float kForbidden = -100.0f;
 bool ends_inside_reasoning(const PromptText& prompt) {
   return prompt.text.ends_with(kThinkOpenText) && !prompt.template_ranges.empty() &&
          prompt.template_ranges.back().end == prompt.text.size();
+}
+
+// Sets make_constraint as the tool choice demands; one that is there already is what an answer without calls must fit.
+std::optional<ApiError> constrain_calls(const ServedModel& model, const ToolFields& tools, Request& request) {
+  const bool must_call = tools.choice == ToolFields::Choice::kRequired || tools.choice == ToolFields::Choice::kNamed;
+  std::vector<CallableTool> callable;
+  std::vector<std::string> names;
+  bool strict = false;
+  for (const OfferedTool& tool : tools.offered) {
+    if (tools.choice == ToolFields::Choice::kNamed && tool.name != tools.named) continue;
+    names.push_back(tool.name);
+    // Where nobody asked for the schema to hold, a call that must come is still best held to it.
+    callable.push_back({tool.name, tool.strict || must_call ? tool.parameters : std::string()});
+    strict = strict || tool.strict;
+  }
+  const bool bound_answer = static_cast<bool>(request.make_constraint);
+  if (callable.empty() || (!must_call && !strict && !bound_answer)) return std::nullopt;
+  const bool parallel = tools.parallel && tools.choice != ToolFields::Choice::kNamed;
+  const auto rule = must_call || bound_answer ? ToolCallRule::kRequired : ToolCallRule::kOptional;
+  const auto source = make_tool_calls_source(callable, rule, parallel);
+  auto calls = source.ok() ? compile_constraint(model, {GrammarKind::kToolCalls, *source})
+                           : Result<MakeConstraint>(source.status());
+  if (!calls.ok()) {
+    if (strict || !must_call) return bad_field("tools", calls.status().message());
+    request.make_constraint = make_call_constraint(*model.tokenizer, names);
+    return std::nullopt;
+  }
+  request.make_constraint = must_call || !bound_answer
+                                ? std::move(*calls)
+                                : make_either(std::move(request.make_constraint), std::move(*calls));
+  return std::nullopt;
 }
 
 }  // namespace
@@ -81,15 +113,12 @@ std::optional<ApiError> build_chat_prompt(const ServedModel& model, const ChatCo
   request.prompt = tokenizer.encode(*prompt);
   if (ends_inside_reasoning(*prompt)) request.reasoning_end = tokenizer.find_added_token(kThinkCloseText);
 
-  switch (tools.choice) {
-    case ToolFields::Choice::kNone:
-      if (const auto markup = tokenizer.find_added_token(kDsmlText)) {
-        request.sampling.logit_bias.emplace_back(*markup, kForbidden);
-      }
-      break;
-    case ToolFields::Choice::kRequired: request.make_constraint = make_call_constraint(tokenizer, tools.names); break;
-    case ToolFields::Choice::kNamed: request.make_constraint = make_call_constraint(tokenizer, {tools.named}); break;
-    case ToolFields::Choice::kAuto: break;
+  if (tools.choice == ToolFields::Choice::kNone) {
+    if (const auto markup = tokenizer.find_added_token(kDsmlText)) {
+      request.sampling.logit_bias.emplace_back(*markup, kForbidden);
+    }
+  } else if (auto failed = constrain_calls(model, tools, request)) {
+    return failed;
   }
   return fit_to_context(model, param, request);
 }

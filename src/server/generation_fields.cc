@@ -5,6 +5,8 @@
 #include <charconv>
 #include <limits>
 
+#include "server/grammar_constraint.h"
+
 namespace fathom {
 namespace {
 
@@ -182,9 +184,9 @@ std::optional<ApiError> fit_to_context(const ServedModel& model, std::string_vie
 }
 
 void read_constraint(RequestFields& fields, const ServedModel& model, Request& request) {
-  GrammarRequest grammar;
+  GrammarSpec grammar;
   std::string param;
-  const auto set = [&](GrammarRequest::Kind kind, std::string text, std::string_view key) {
+  const auto set = [&](GrammarKind kind, std::string text, std::string_view key) {
     if (!param.empty()) return fields.fail(key, "found two constraints, the other is " + param);
     grammar = {kind, std::move(text)};
     param = std::string(key);
@@ -195,7 +197,7 @@ void read_constraint(RequestFields& fields, const ServedModel& model, Request& r
     if (!type) {
       nested.fail("type", "found nothing, expected text, json_object or json_schema");
     } else if (*type == "json_object") {
-      set(GrammarRequest::Kind::kJsonObject, "", "response_format");
+      set(GrammarKind::kJsonObject, "", "response_format");
     } else if (*type == "json_schema") {
       const JsonValue* holder = nested.object("json_schema");
       // Some clients leave out the holder.
@@ -203,7 +205,7 @@ void read_constraint(RequestFields& fields, const ServedModel& model, Request& r
       if (schema == nullptr || !(schema->is(JsonValue::Kind::kObject) || schema->is_bool())) {
         nested.fail("json_schema.schema", "found none, expected a schema");
       } else {
-        set(GrammarRequest::Kind::kJsonSchema, dump_python_json(*schema), "response_format.json_schema.schema");
+        set(GrammarKind::kJsonSchema, dump_python_json(*schema), "response_format.json_schema.schema");
       }
     } else if (*type != "text") {
       nested.fail("type", "found \"" + *type + "\", expected text, json_object or json_schema");
@@ -211,31 +213,23 @@ void read_constraint(RequestFields& fields, const ServedModel& model, Request& r
     fields.absorb(nested);
   }
   if (const JsonValue* schema = fields.find("guided_json")) {
-    set(GrammarRequest::Kind::kJsonSchema,
-        schema->is(JsonValue::Kind::kString) ? schema->text : dump_python_json(*schema), "guided_json");
+    set(GrammarKind::kJsonSchema, schema->is(JsonValue::Kind::kString) ? schema->text : dump_python_json(*schema),
+        "guided_json");
   }
-  if (const auto regex = fields.string("guided_regex")) set(GrammarRequest::Kind::kRegex, *regex, "guided_regex");
-  if (const auto ebnf = fields.string("guided_grammar")) set(GrammarRequest::Kind::kEbnf, *ebnf, "guided_grammar");
+  if (const auto regex = fields.string("guided_regex")) set(GrammarKind::kRegex, *regex, "guided_regex");
   if (const JsonValue* outputs = fields.object("structured_outputs")) {
     RequestFields nested(*outputs, "structured_outputs.");
     if (const JsonValue* schema = nested.find("json")) {
-      set(GrammarRequest::Kind::kJsonSchema,
-          schema->is(JsonValue::Kind::kString) ? schema->text : dump_python_json(*schema), "structured_outputs.json");
+      set(GrammarKind::kJsonSchema, schema->is(JsonValue::Kind::kString) ? schema->text : dump_python_json(*schema),
+          "structured_outputs.json");
     }
-    if (const auto regex = nested.string("regex"))
-      set(GrammarRequest::Kind::kRegex, *regex, "structured_outputs.regex");
-    if (const auto ebnf = nested.string("grammar"))
-      set(GrammarRequest::Kind::kEbnf, *ebnf, "structured_outputs.grammar");
+    if (const auto regex = nested.string("regex")) set(GrammarKind::kRegex, *regex, "structured_outputs.regex");
     fields.absorb(nested);
   }
   if (param.empty() || fields.failed()) return;
-  // Fails closed: an answer that was to be bound is never given unbound.
-  if (!model.compile_grammar) {
-    return fields.fail(param, "constrained output needs the grammar library, which this build was made without");
-  }
-  auto compiled = model.compile_grammar(grammar);
-  if (!compiled.ok()) return fields.fail(param, compiled.status().message());
-  request.make_constraint = std::move(*compiled);
+  auto constraint = compile_constraint(model, grammar);
+  if (!constraint.ok()) return fields.fail(param, constraint.status().message());
+  request.make_constraint = std::move(*constraint);
 }
 
 }  // namespace fathom

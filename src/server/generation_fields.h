@@ -34,7 +34,7 @@ void read_model(RequestFields& fields, const ServerOptions& options);
 // max_tokens is 0), else max_tokens is cut to what is left.
 std::optional<ApiError> fit_to_context(const ServedModel& model, std::string_view param, Request& request);
 
-// response_format and guided_*: sets make_constraint.
+// response_format, guided_json, guided_regex, structured_outputs: sets make_constraint.
 void read_constraint(RequestFields& fields, const ServedModel& model, Request& request);
 
 }  // namespace fathom

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include "base/status.h"
 #include "engine/engine.h"
+#include "grammar/grammar.h"
 #include "server/http/http_server.h"
 #include "text/chat_encoding.h"
 #include "text/tokenizer.h"
@@ -48,14 +48,6 @@ struct ServerOptions {
   bool log_requests = true;
 };
 
-// A constrained answer, as asked for.
-struct GrammarRequest {
-  enum class Kind { kJsonObject, kJsonSchema, kRegex, kEbnf };
-  Kind kind = Kind::kJsonObject;
-  std::string text;  // schema, expression or grammar
-};
-using MakeConstraint = std::function<std::unique_ptr<TokenConstraint>()>;
-
 // What is served once loading is over.
 struct ServedModel {
   std::unique_ptr<Engine> engine;
@@ -63,8 +55,7 @@ struct ServedModel {
   Release release = Release::k0731;
   std::string root;  // where it was loaded from
   SamplingDefaults generation_config;
-  // Compiles a grammar; kInvalidArgument for a bad one. Empty: this build has no constrained output.
-  std::function<Result<MakeConstraint>(const GrammarRequest&)> compile_grammar;
+  std::shared_ptr<GrammarCompiler> grammar;  // null: requests for constrained output are refused
 
   std::int64_t context_tokens() const { return engine->limits().max_length_tokens; }
 };

@@ -61,6 +61,11 @@ class CallConstraint : public TokenConstraint {
   std::vector<std::size_t> path_{0};  // the node after each accepted token
 };
 
+bool is_offered(const ToolFields& tools, const std::string& name) {
+  return std::any_of(tools.offered.begin(), tools.offered.end(),
+                     [&](const OfferedTool& tool) { return tool.name == name; });
+}
+
 void read_tool_list(RequestFields& fields, const JsonValue& tools, bool strict_is_offered, ToolFields& out) {
   for (std::size_t i = 0; i < tools.items.size() && !fields.failed(); ++i) {
     const std::string where = "tools[" + std::to_string(i) + "]";
@@ -80,16 +85,15 @@ void read_tool_list(RequestFields& fields, const JsonValue& tools, bool strict_i
     if (!inner.failed() && (!name || name->empty() || name->find('"') != std::string::npos)) {
       inner.fail("name", "expected a name without quotes");
     }
-    inner.object("parameters");
-    if (inner.boolean("strict").value_or(false) && !strict_is_offered) {
+    const JsonValue* parameters = inner.object("parameters");
+    const bool strict = inner.boolean("strict").value_or(false);
+    if (strict && !strict_is_offered) {
       inner.fail("strict", "strict tool calls need the grammar library, which this build was made without");
     }
     fields.absorb(inner);
     if (fields.failed()) return;
-    if (std::find(out.names.begin(), out.names.end(), *name) != out.names.end()) {
-      return fields.fail(where + ".function.name", "'" + *name + "' stands twice");
-    }
-    out.names.push_back(*name);
+    if (is_offered(out, *name)) return fields.fail(where + ".function.name", "'" + *name + "' stands twice");
+    out.offered.push_back({*name, parameters != nullptr ? dump_python_json(*parameters) : std::string(), strict});
   }
 }
 
@@ -126,14 +130,13 @@ ToolFields read_tools(RequestFields& fields, bool strict_is_offered) {
   read_choice(fields, out);
   out.parallel = fields.boolean("parallel_tool_calls").value_or(true);
   if (fields.failed()) return out;
-  if (out.choice == ToolFields::Choice::kRequired && out.names.empty()) {
+  if (out.choice == ToolFields::Choice::kRequired && out.offered.empty()) {
     fields.fail("tool_choice", "found required, but there are no tools");
   }
-  if (out.choice == ToolFields::Choice::kNamed &&
-      std::find(out.names.begin(), out.names.end(), out.named) == out.names.end()) {
+  if (out.choice == ToolFields::Choice::kNamed && !is_offered(out, out.named)) {
     fields.fail("tool_choice", "the function '" + out.named + "' is not among the tools");
   }
-  if (out.choice != ToolFields::Choice::kNone && !out.names.empty()) out.tools = tools;
+  if (out.choice != ToolFields::Choice::kNone && !out.offered.empty()) out.tools = tools;
   return out;
 }
 

@@ -11,9 +11,15 @@
 
 namespace fathom {
 
+struct OfferedTool {
+  std::string name;
+  std::string parameters;  // its schema as JSON; empty: any object
+  bool strict = false;     // arguments must fit the schema
+};
+
 struct ToolFields {
   enum class Choice { kNone, kAuto, kRequired, kNamed };
-  std::vector<std::string> names;
+  std::vector<OfferedTool> offered;
   Choice choice = Choice::kAuto;
   std::string named;                 // kNamed
   bool parallel = true;              // more than one call may come
@@ -24,8 +30,8 @@ struct ToolFields {
 // refused unless `strict_is_offered`: without masks nothing can promise it.
 ToolFields read_tools(RequestFields& fields, bool strict_is_offered);
 
-// Required and named calls: the answer (after the reasoning) must begin with the markup of a call of one of `names`, up
-// to and with the name; from there the model writes freely.
+// Required and named calls where there are no grammars: the answer (after the reasoning) must begin with the markup of
+// a call of one of `names`, up to and with the name; from there the model writes freely.
 std::function<std::unique_ptr<TokenConstraint>()> make_call_constraint(const Tokenizer& tokenizer,
                                                                        const std::vector<std::string>& names);
 

@@ -1,0 +1,320 @@
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "base/log.h"
+#include "base/mapped_file.h"
+#include "base/units.h"
+#include "commands.h"
+#include "engine/load_model.h"
+#include "engine/model_executor.h"
+#include "engine/scripted_executor.h"
+#include "model/release_of_checkpoint.h"
+#include "opened_model.h"
+#include "server/grammar_constraint.h"
+#include "server/key_table.h"
+#include "server/scripted_replies.h"
+#include "server/server.h"
+#include "standard_streams.h"
+#include "text/json_value.h"
+
+namespace fathom::app {
+namespace {
+
+constexpr int kDeviceFaultExitCode = 70;
+
+// The executor with the model that it runs.
+class LoadedExecutor final : public Executor {
+ public:
+  LoadedExecutor(LoadedModel loaded, std::unique_ptr<ModelExecutor> inner)
+      : loaded_(std::move(loaded)), inner_(std::move(inner)) {}
+
+  const ExecutorLimits& limits() const override { return inner_->limits(); }
+  Status launch(const StepPlan& plan) override { return inner_->launch(plan); }
+  Result<StepResult> wait() override { return inner_->wait(); }
+  void commit(SequenceId id, std::int64_t length) override { inner_->commit(id, length); }
+
+ private:
+  LoadedModel loaded_;
+  std::unique_ptr<ModelExecutor> inner_;
+};
+
+std::int64_t physical_memory_bytes() {
+  return std::int64_t{sysconf(_SC_PHYS_PAGES)} * std::int64_t{sysconf(_SC_PAGE_SIZE)};
+}
+
+// How the cache memory is shared out between the pools.
+Result<ModelExecutorOptions> plan_pools(const ServeOptions& options, const CacheLayout& layout,
+                                        std::int64_t longest_tokens, std::int64_t chunk_tokens) {
+  ModelExecutorOptions pools;
+  const std::int64_t sequences = options.max_running;
+  pools.max_length_tokens =
+      options.model.max_context > 0 ? std::min(options.model.max_context, longest_tokens) : longest_tokens;
+  pools.max_sequences = static_cast<std::int32_t>(sequences);
+  pools.num_state_slots = static_cast<std::int32_t>(sequences);
+  pools.num_resume_slots = static_cast<std::int32_t>(4 * sequences);
+  // Each sequence's own window, a step's rows however they are shared out, and the windows of resume points.
+  pools.num_window_blocks =
+      static_cast<std::int32_t>(sequences * num_window_blocks(1 + kMaxDraft) + num_window_blocks(chunk_tokens) +
+                                sequences + pools.num_resume_slots);
+  const std::int64_t fixed = pools.num_window_blocks * layout.window_block_bytes +
+                             pools.num_state_slots * layout.state_slot_bytes +
+                             pools.num_resume_slots * layout.resume_rows_bytes;
+  const std::int64_t memory = options.cache_memory_bytes > 0 ? options.cache_memory_bytes : physical_memory_bytes() / 2;
+  const std::int64_t one = num_context_blocks(pools.max_length_tokens);
+  const std::int64_t block_bytes = std::max<std::int64_t>(1, layout.context_block_bytes);
+  const std::int64_t affordable = (memory - fixed) / block_bytes;
+  if (affordable < one) {
+    return resource_exhausted("cache memory: " + std::to_string(sequences) + " sequences with a context of " +
+                              std::to_string(pools.max_length_tokens) + " tokens need at least " +
+                              format_bytes(fixed + one * block_bytes) + ", and there are " + format_bytes(memory) +
+                              "; lower --max-running or --context, or raise --cache-memory");
+  }
+  pools.num_context_blocks = static_cast<std::int32_t>(std::min(affordable, one * sequences * 2));
+  return pools;
+}
+
+Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& options, const std::string& path,
+                                                      std::string* what) {
+  LoadOptions load;
+  load.num_threads = options.model.threads;
+  load.numerics = parse_numerics(options.model.numerics).value_or(Numerics::serve());
+  FATHOM_ASSIGN_OR_RETURN(load.variants, parse_variants(options.model.variants));
+  load.max_step_tokens = options.prefill_chunk_alone + options.max_running;
+  load.max_logit_rows = std::max<std::int64_t>(options.max_running * (1 + kMaxDraft), options.prefill_chunk_alone);
+  FATHOM_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(path, load));
+  FATHOM_ASSIGN_OR_RETURN(ModelExecutorOptions pools,
+                          plan_pools(options, loaded.model->cache_layout(),
+                                     loaded.model->config().max_position_embeddings, load.max_step_tokens));
+  pools.weights_fingerprint = loaded.weights_fingerprint;
+  FATHOM_ASSIGN_OR_RETURN(auto inner, ModelExecutor::make(*loaded.model, pools));
+  *what = "context " + std::to_string(pools.max_length_tokens) + " tokens, up to " +
+          std::to_string(pools.max_sequences) + " running, cache for " +
+          std::to_string(std::int64_t{pools.num_context_blocks} * kBlockTokens) + " tokens";
+  return std::unique_ptr<Executor>(std::make_unique<LoadedExecutor>(std::move(loaded), std::move(inner)));
+}
+
+std::unique_ptr<Executor> make_scripted_executor(const ServeOptions& options,
+                                                 const std::shared_ptr<const Tokenizer>& tokenizer) {
+  ScriptedOptions scripted;
+  scripted.limits.vocab_size = static_cast<std::int32_t>(tokenizer->vocab_size());
+  scripted.limits.max_length_tokens = options.model.max_context > 0 ? options.model.max_context : 16'384;
+  scripted.limits.num_state_slots = options.max_running;
+  scripted.limits.max_sequences = options.max_running;
+  scripted.limits.max_rows = options.prefill_chunk_alone + options.max_running;
+  scripted.limits.max_logits_rows = scripted.limits.max_rows;
+  scripted.limits.num_context_blocks = 2048;
+  scripted.limits.num_window_blocks = 8 * options.max_running + 256;
+  scripted.limits.num_resume_slots = 256;
+  scripted.eos_id = tokenizer->eos_id();
+  scripted.eos_share = 0.02;
+  scripted.next_token = make_scripted_replies(tokenizer);
+  scripted.step_us = options.scripted_step_us;
+  scripted.row_us = options.scripted_step_us / 50;
+  scripted.wait_for_real = options.scripted_step_us > 0;
+  return std::make_unique<ScriptedExecutor>(std::move(scripted));
+}
+
+SamplingDefaults read_generation_config(const std::string& model) {
+  SamplingDefaults out;
+  const auto text = read_text_file((std::filesystem::path(model) / "generation_config.json").string());
+  if (!text.ok()) return out;
+  const auto parsed = parse_json(*text);
+  if (!parsed.ok()) {
+    log_warning("generation_config.json is ignored: " + parsed.status().message());
+    return out;
+  }
+  const auto number = [&](std::string_view key) -> std::optional<float> {
+    const JsonValue* value = parsed->find(key);
+    const auto read = value != nullptr ? value->as_double() : std::nullopt;
+    return read ? std::optional(static_cast<float>(*read)) : std::nullopt;
+  };
+  out.temperature = number("temperature");
+  out.top_p = number("top_p");
+  out.min_p = number("min_p");
+  out.repetition_penalty = number("repetition_penalty");
+  if (const auto top_k = number("top_k")) out.top_k = static_cast<std::int32_t>(*top_k);
+  const JsonValue* sample = parsed->find("do_sample");
+  if (sample != nullptr && sample->is(JsonValue::Kind::kFalse)) out.temperature = 0.0f;
+  return out;
+}
+
+void add_grammar(ServedModel& served, std::int32_t vocab_size) {
+  auto compiler = make_grammar_compiler(grammar_vocabulary(*served.tokenizer, vocab_size));
+  if (compiler.ok()) {
+    served.grammar = std::move(*compiler);
+  } else {
+    log_warning("requests for constrained output will be refused: " + compiler.status().message());
+  }
+}
+
+Result<std::shared_ptr<ServedModel>> load(const ServeOptions& options, const std::string& path, Server& server) {
+  server.set_loading(0.0, "reading the tokenizer");
+  FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, open_tokenizer(path));
+  auto served = std::make_shared<ServedModel>();
+  served->tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
+  served->root = path;
+  served->generation_config = read_generation_config(path);
+  if (options.release.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(served->release, release_of_checkpoint(path));
+  } else {
+    served->release = release_from_name(options.release).value_or(Release::k0731);
+  }
+  server.set_loading(0.1, "verifying and mapping the checkpoint");
+  std::unique_ptr<Executor> executor;
+  std::string what = "scripted executor";
+  if (options.scripted) {
+    executor = make_scripted_executor(options, served->tokenizer);
+  } else {
+    FATHOM_ASSIGN_OR_RETURN(executor, make_model_executor(options, path, &what));
+    FATHOM_RETURN_IF_ERROR(served->tokenizer->check_fits_model(executor->limits().vocab_size));
+  }
+  server.set_loading(0.9, "starting the engine");
+  EngineOptions engine;
+  engine.prefill_chunk_tokens = options.prefill_chunk;
+  engine.prefill_chunk_alone_tokens = options.prefill_chunk_alone;
+  engine.max_running = options.max_running;
+  engine.max_queued_requests = options.max_queued_requests;
+  engine.max_queued_tokens = options.max_queued_tokens;
+  engine.max_logprobs = options.max_logprobs;
+  engine.prefix_cache = options.prefix_cache;
+  engine.check_prefix_cache = options.check_prefix_cache;
+  engine.step_timeout_us = static_cast<std::int64_t>(options.step_timeout_s * 1e6);
+  add_grammar(*served, executor->limits().vocab_size);
+  FATHOM_ASSIGN_OR_RETURN(served->engine, Engine::make(engine, std::move(executor), served->tokenizer));
+  log_info("serving " + path + ": " + what);
+  return served;
+}
+
+Result<ServerOptions> server_options(const ServeOptions& options, const std::string& path) {
+  ServerOptions out;
+  out.http.host = options.host;
+  out.http.port = options.port;
+  out.http.parse.max_body_bytes = static_cast<std::size_t>(options.max_body_bytes);
+  out.http.max_connections = static_cast<std::size_t>(options.max_connections);
+  out.http.write_stall_timeout_ms = static_cast<std::int64_t>(options.stall_timeout_s * 1000);
+  out.http.header_timeout_ms = static_cast<std::int64_t>(options.header_timeout_s * 1000);
+  out.model_names = options.served_model_names;
+  if (out.model_names.empty()) {
+    out.model_names.push_back(std::filesystem::path(path + "/").parent_path().filename().string());
+  }
+  out.version = FATHOM_VERSION;
+  int number = 0;
+  for (const auto& secret : options.api_keys) {
+    ++number;
+    out.keys.push_back(
+        {"key" + std::to_string(number), secret, options.key_max_concurrent, options.key_max_per_minute});
+  }
+  if (!options.api_key_file.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(const std::string text, read_text_file(options.api_key_file));
+    FATHOM_ASSIGN_OR_RETURN(const std::vector<ApiKey> keys, parse_key_file(text));
+    out.keys.insert(out.keys.end(), keys.begin(), keys.end());
+    if (keys.empty()) return invalid_argument(options.api_key_file + ": holds no key");
+  }
+  out.cors_origin = options.cors_origin;
+  out.share_prefix_cache = options.share_prefix_cache;
+  out.thinking = options.thinking;
+  out.effort = effort_from_name(options.effort).value_or(ReasoningEffort::kDefault);
+  out.sampling = {options.temperature, options.top_p, options.min_p, std::nullopt, options.top_k};
+  out.num_workers = options.workers;
+  out.request_timeout_us = static_cast<std::int64_t>(options.request_timeout_s * 1e6);
+  out.keep_alive_ms = static_cast<std::int64_t>(options.keep_alive_s * 1000);
+  return out;
+}
+
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+// Waits for a signal, a failed load or a dead device; returns the exit code.
+int watch(const ServeOptions& options, const sigset_t& signals, Server& server, const std::atomic<bool>& load_failed,
+          const std::function<std::shared_ptr<ServedModel>()>& model) {
+  while (true) {
+    const timespec moment{0, 100'000'000};
+    const int signal = sigtimedwait(&signals, nullptr, &moment);
+    if (signal == SIGTERM || signal == SIGINT) break;
+    if (load_failed) return 1;
+    const auto served = model();
+    const EngineHealth health = served != nullptr ? served->engine->health() : EngineHealth{};
+    if (!health.ok && health.step_running_us == 0) {  // not a slow step: the engine has ended
+      log_error("the device failed: " + health.reason);
+      std::this_thread::sleep_for(std::chrono::milliseconds(static_cast<int>(options.fault_linger_s * 1000)));
+      return kDeviceFaultExitCode;
+    }
+  }
+  log_info("draining");
+  std::atomic<bool> done{false};
+  // A second signal ends the wait.
+  std::thread impatient([&] {
+    while (!done) {
+      const timespec moment{0, 50'000'000};
+      if (sigtimedwait(&signals, nullptr, &moment) > 0) _exit(130);
+    }
+  });
+  const bool all = server.drain(std::chrono::milliseconds(static_cast<int>(options.drain_s * 1000)));
+  done = true;
+  impatient.join();
+  log_info(all ? "drained" : "the drain time is over; what still runs is cut off");
+  return 0;
+}
+
+}  // namespace
+
+int run_serve(const ServeOptions& options) {
+  set_log_level(options.log_level);
+  // Every thread inherits the mask: signals are taken by watch() alone.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+
+  const auto path = find_model(options.model.model);
+  if (!path.ok()) return report_failure("serve", path.status());
+  auto configured = server_options(options, *path);
+  if (!configured.ok()) return report_failure("serve", configured.status());
+  if (configured->keys.empty() && !is_loopback(options.host)) {
+    log_warning("open to everyone who reaches " + options.host + ": no API key is set (--api-key, --api-key-file)");
+  }
+  auto opened = Server::open(std::move(*configured));
+  if (!opened.ok()) return report_failure("serve", opened.status());
+  Server& server = **opened;
+  std::printf("fathom listens on http://%s:%d\n", options.host.c_str(), static_cast<int>(server.port()));
+  std::fflush(stdout);
+
+  std::atomic<bool> load_failed{false};
+  std::mutex mutex;
+  std::shared_ptr<ServedModel> model;
+  std::thread loader([&] {
+    auto loaded = load(options, *path, server);
+    if (!loaded.ok()) {
+      report_failure("serve", loaded.status());
+      server.set_load_failure(loaded.status().message());
+      load_failed = true;
+      return;
+    }
+    server.set_model(*loaded);
+    {
+      const std::lock_guard lock(mutex);
+      model = *loaded;
+    }
+    std::printf("ready\n");
+    std::fflush(stdout);
+  });
+  const int exit_code = watch(options, signals, server, load_failed, [&] {
+    const std::lock_guard lock(mutex);
+    return model;
+  });
+  loader.join();
+  server.stop();
+  return exit_code;
+}
+
+}  // namespace fathom::app
