@@ -234,7 +234,7 @@ void add_serve_limits(CLI::App& command, const std::shared_ptr<ServeOptions>& op
 void add_serve(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<ServeOptions>();
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP: OpenAI's and Anthropic's APIs, a web page");
-  command->add_option("--model", options->model, "Model directory (default: the embedded model)");
+  add_model_flags(*command, options->model);
   command->add_option("--host", options->host, "Address to listen on (default 127.0.0.1)");
   command->add_option("--port", options->port, "Port (default 8000; 0: any free one)");
   command->add_option("--served-model-name", options->served_model_names,
@@ -259,7 +259,6 @@ void add_serve(CLI::App& app, int& exit_code) {
   command->add_option("--prefix-cache", options->prefix_cache, "on (default) or off")
       ->transform(CLI::CheckedTransformer(kOnOff));
   command->add_flag("--check-prefix-cache", options->check_prefix_cache, "Compute each hit cold too, and compare");
-  command->add_option("--threads", options->threads, "CPU threads of the model (default: all)");
   command->add_option("--workers", options->workers, "Threads that parse and render (default 2)")
       ->check(CLI::Range(1, 64));
   command->add_option("--log", options->log_level, "debug, info (default), warning, error, off")
@@ -290,9 +289,7 @@ int main(int argc, char** argv) {
   fathom::app::add_synth(app, exit_code);
   fathom::app::add_convert(app, exit_code);
   fathom::app::add_bench(app, exit_code);
-}
-
-fathom::app::add_serve(app, exit_code);
-CLI11_PARSE(app, argc, argv);
-return exit_code;
+  fathom::app::add_serve(app, exit_code);
+  CLI11_PARSE(app, argc, argv);
+  return exit_code;
 }
