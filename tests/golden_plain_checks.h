@@ -7,6 +7,9 @@
 
 namespace fathom::testing {
 
+inline constexpr double kReferenceTolerance = 2e-5;
+inline constexpr double kCpuTolerance = 2e-3;
+
 // Rows of `tap` at hpos (absent: all rows) against the golden's rows, one at a time.
 inline void expect_rows_near(const Goldens& goldens, const std::string& prompt, const std::string& name,
                              const CollectingTaps::Tap& tap, double tolerance) {
@@ -22,6 +25,23 @@ inline void expect_rows_near(const Goldens& goldens, const std::string& prompt, 
   }
 }
 
+// A row's selected entries, ascending; -1 is padding, which goldens and taps may place differently.
+inline std::vector<std::int32_t> selection_of(std::vector<std::int32_t> row) {
+  std::erase(row, -1);
+  std::sort(row.begin(), row.end());
+  return row;
+}
+inline std::vector<std::int32_t> selection_of(const std::vector<std::int32_t>& golden, std::size_t row,
+                                              std::size_t num_rows) {
+  const auto width = static_cast<std::ptrdiff_t>(golden.size() / num_rows);
+  const auto begin = golden.begin() + static_cast<std::ptrdiff_t>(row) * width;
+  return selection_of(std::vector<std::int32_t>(begin, begin + width));
+}
+inline std::vector<std::int32_t> selection_of(const CollectingTaps::Tap& tap, std::int64_t row) {
+  const std::span<const float> values = tap.row(row);
+  return selection_of(std::vector<std::int32_t>(values.begin(), values.end()));
+}
+
 // Selected entries of layer L at tpos, except rows whose golden margin is so small that rounding decides.
 inline void expect_selections(const Goldens& goldens, const std::string& prompt, std::int32_t layer,
                               const CollectingTaps& taps, float smallest_margin) {
@@ -31,19 +51,11 @@ inline void expect_selections(const Goldens& goldens, const std::string& prompt,
   const std::vector<std::int32_t> golden = goldens.ints(prompt + ".topk" + suffix);
   const std::vector<float> margins = goldens.floats(prompt + ".margin" + suffix);
   const CollectingTaps::Tap& tap = taps["topk" + suffix];
-  const std::size_t width = golden.size() / positions.size();
   std::size_t num_judged = 0;
   for (std::size_t i = 0; i < positions.size(); ++i) {
     if (margins[i] < smallest_margin) continue;
-    std::vector<std::int32_t> expected(golden.begin() + static_cast<std::ptrdiff_t>(i * width),
-                                       golden.begin() + static_cast<std::ptrdiff_t>((i + 1) * width));
-    std::vector<std::int32_t> found;
-    for (const float entry : tap.row(positions[i])) found.push_back(static_cast<std::int32_t>(entry));
-    std::sort(expected.begin(), expected.end());
-    std::sort(found.begin(), found.end());
-    // -1 is padding; the golden's rows and ours may be padded differently.
-    std::erase(expected, -1);
-    std::erase(found, -1);
+    const std::vector<std::int32_t> expected = selection_of(golden, i, positions.size());
+    const std::vector<std::int32_t> found = selection_of(tap, positions[i]);
     EXPECT_EQ(found, expected) << prompt << ".topk" << layer << " at position " << positions[i];
     ++num_judged;
   }

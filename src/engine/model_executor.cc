@@ -98,6 +98,8 @@ void ModelExecutor::apply(const BlockTableDelta& delta) {
   if (delta.created) {
     const auto [entry, inserted] = sequences_.try_emplace(delta.id);
     FATHOM_CHECK(inserted, "sequence ids are never reused");
+    entry->second.context.reserve(at(num_context_blocks(limits_.max_length_tokens)));
+    entry->second.window.reserve(at(num_window_blocks(limits_.max_rows + kMaxDraft)));
     entry->second.state_slot = delta.state_slot.value;
     entry->second.first_window = delta.first_window_block;
     entry->second.length = delta.start_length;

@@ -27,6 +27,9 @@ Result<std::unique_ptr<Session>> Session::make(Model& model, const SessionOption
   executor.num_context_blocks = static_cast<std::int32_t>(num_context_blocks(session->max_context_tokens_));
   executor.num_window_blocks = session->num_window_blocks_;
   FATHOM_ASSIGN_OR_RETURN(session->executor_, ModelExecutor::make(model, executor));
+  // Reserved, not touched: nothing is allocated while an answer grows.
+  session->tokens_.reserve(at(session->max_context_tokens_));
+  session->plan_.tokens.reserve(at(session->chunk_tokens_));
   session->plan_.sequences.resize(1);
   session->plan_.samples.reserve(1);
   session->plan_.deltas.resize(1);

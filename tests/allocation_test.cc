@@ -1,0 +1,52 @@
+// Nothing is allocated per token once an answer is under way. Counts every operator new of this program.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "golden_support.h"
+
+namespace {
+std::atomic<std::int64_t> num_allocations{0};
+
+void* counted(std::size_t size) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  std::abort();
+}
+}  // namespace
+
+void* operator new(std::size_t size) { return counted(size); }
+void* operator new[](std::size_t size) { return counted(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace fathom::testing {
+namespace {
+
+TEST(Allocation, NothingPerTokenAfterWarmUp) {
+  Runner runner(source_path("models/mini-v4"), Numerics::serve(), kCpu);
+  Session& session = runner.session();
+  SampleSpec spec;
+  spec.temperature = 0.8f;
+  spec.top_p = 0.9f;
+  spec.seed = 3;
+  const std::vector<TokenId> prompt = {0, 4067, 100, 200, 300, 4068, 4080};
+  Result<SampledToken> token = session.prefill(prompt, spec);
+  for (int i = 0; i < 8; ++i) token = session.decode(token->token, spec);
+  // 300 tokens cross block boundaries and close groups of both ratios.
+  const std::int64_t before = num_allocations.load();
+  for (int i = 0; i < 300; ++i) token = session.decode(token->token, spec);
+  EXPECT_EQ(num_allocations.load() - before, 0);
+  ASSERT_TRUE(token.ok());
+}
+
+TEST(Allocation, TheCounterCounts) {
+  const std::int64_t before = num_allocations.load();
+  const auto made = std::make_unique<int>(1);
+  EXPECT_GT(num_allocations.load() - before, 0) << *made;
+}
+
+}  // namespace
+}  // namespace fathom::testing

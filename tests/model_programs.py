@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""fathom generate, chat, logits and selfcheck as a user meets them: answers, exit codes, one clear error for bad input.
+
+    tests/model_programs.py PATH_TO_FATHOM
+"""
+import json
+import pathlib
+import pty
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FATHOM = os.path.abspath(sys.argv[1])
+MINI = ROOT / "models/mini-v4"
+
+
+def check(condition, *context):
+    if not condition:
+        print("FAILED:", *context)
+        sys.exit(1)
+
+
+def fathom(*arguments, stdin="", cwd=ROOT, stdout=subprocess.PIPE):
+    done = subprocess.run([FATHOM, *map(str, arguments)], input=stdin, stdout=stdout, stderr=subprocess.PIPE,
+                          text=True, cwd=cwd, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def generate(*arguments, **kw):
+    return fathom("generate", "--temperature", 0, "--thinking", "off", *arguments, **kw)
+
+
+def refuse(arguments, *expected, **kw):
+    """One error that names the thing, a non-zero exit, nothing on standard output."""
+    code, out, err = fathom(*arguments, **kw)
+    check(code != 0 and not out, "not refused:", arguments, code, out)
+    check(len(err.strip().splitlines()) == 1, "one line of error:", arguments, err)
+    for text in expected:
+        check(text in err, f"{text!r} is not named:", arguments, err)
+
+
+def read_safetensors(path):
+    data = pathlib.Path(path).read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    return {name: (t["dtype"], t["shape"], data[8 + length + t["data_offsets"][0]:8 + length + t["data_offsets"][1]])
+            for name, t in header.items() if name != "__metadata__"}
+
+
+def test_answers(scratch):
+    code, out, err = fathom("selfcheck")
+    check(code == 0 and "391" in out and "Paris" in out and "tok/s" in out and "peak memory" in out, out, err)
+    check(generate("--prompt", "17*23?") == (0, "391\n", ""), "plain answer")
+    # Found from the program's place too.
+    check(generate("--prompt", "17*23?", cwd="/")[1] == "391\n", "the default model is found beside the program")
+    messages = scratch / "messages.json"
+    messages.write_text(json.dumps({"messages": [{"role": "user", "content": "17*23?"}]}))
+    check(generate("--messages", messages)[1] == "391\n", "messages file")
+    code, out, err = fathom("generate", "--prompt", "17*23?", "--temperature", 0, "--thinking", "on", "--json")
+    answer = json.loads(out)
+    check(answer["message"]["content"].strip() == "391" and "340" in answer["message"]["reasoning_content"], out)
+    check(answer["usage"]["prompt_tokens"] == 8 and answer["finish_reason"] == "stop", out)
+    check(answer["usage"]["total_tokens"] == 8 + answer["usage"]["completion_tokens"], out)
+    check(answer["timings"]["decode_tokens_per_s"] > 0 and answer["timings"]["load_ms"] > 0, out)
+    code, out, _ = generate("--prompt", "Capital of France", "--max-tokens", 3, "--json")
+    answer = json.loads(out)
+    check(answer["finish_reason"] == "length" and answer["usage"]["completion_tokens"] == 3, out)
+    check(generate("--prompt", "Capital of France", "--stop", "Paris")[1] == "The capital of France is \n", "stop")
+    raw = "<｜begin▁of▁sentence｜><｜User｜>17*23?<｜Assistant｜></think>"
+    check(generate("--raw", "--prompt", raw)[1] == "391\n", "raw completion recognises special tokens")
+    sampled = [fathom("generate", "--prompt", "Tell me a story", "--thinking", "off", "--temperature", 1.5, "--seed",
+                      seed, "--max-tokens", 30)[1] for seed in (5, 5, 6)]
+    check(sampled[0] == sampled[1] != sampled[2], "same seed, same text", sampled)
+
+
+def test_chat():
+    dialogue = "My name is Anna.\nWhat is my name?\n/help\n/reset\n/nothing\n\n17*23?\n/exit\nnever read\n"
+    code, out, err = fathom("chat", "--temperature", 0, "--thinking", "off", stdin=dialogue)
+    check(code == 0 and "Anna" in out and "391" in out and "Ctrl-C" in out, out, err)
+    check("(forgotten)" in out and "unknown command /nothing" in out, out)
+    # Ctrl-C on a terminal stops the answer; the program goes on.
+    master, slave = pty.openpty()
+    process = subprocess.Popen([FATHOM, "chat", "--temperature", "0", "--thinking", "off"], stdin=slave, stdout=slave,
+                               stderr=slave, cwd=ROOT)
+    os.close(slave)
+    seen = b""
+
+    def read_until(text, deadline=60):
+        nonlocal seen
+        end = time.time() + deadline
+        while text not in seen:
+            check(time.time() < end, "terminal chat never printed", text, seen)
+            seen += os.read(master, 4096)
+        seen = seen[seen.index(text) + len(text):]
+
+    read_until(b"> ")
+    os.write(master, b"Tell me a story\n")
+    read_until(b"story\r\n")
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    read_until(b"> ")
+    os.write(master, b"17*23?\n")
+    read_until(b"391")
+    os.write(master, b"/exit\n")
+    while True:
+        try:
+            if not os.read(master, 4096):
+                break
+        except OSError:
+            break
+    check(process.wait(timeout=60) == 0, "exit code after Ctrl-C")
+
+
+def test_logits(scratch):
+    ids = scratch / "ids.json"
+    ids.write_text(json.dumps([[0, 4067, 300, 4068, 4080], [5]]))
+    out, taps = scratch / "out.safetensors", scratch / "taps.safetensors"
+    code, text, err = fathom("logits", "--model", MINI, "--ids", ids, "--positions", "all", "--numerics", "plain",
+                             "--out", out, "--dump-taps", taps)
+    check(code == 0 and not text, text, err)
+    tensors = read_safetensors(out)
+    check(tensors["logits.0"][:2] == ("F32", [5, 4096]) and tensors["logits.1"][:2] == ("F32", [1, 4096]), tensors)
+    check(tensors["positions.0"][:2] == ("I32", [5]) and struct.unpack("<5i", tensors["positions.0"][2]) ==
+          (0, 1, 2, 3, 4), "positions")
+    tapped = read_safetensors(taps)
+    check(tapped["0.layer5"][1] == [5, 4, 256] and tapped["0.attn0"][1] == [5, 256], list(tapped))
+    check(tapped["0.logits"][2] == tensors["logits.0"][2] and tapped["0.topk2"][0] == "I32", "taps of the same run")
+    some = scratch / "some.safetensors"
+    check(fathom("logits", "--ids", ids, "--positions", "0", "--numerics", "plain", "--out", some)[0] == 0, "positions 0")
+    check(read_safetensors(some)["logits.0"][2] == tensors["logits.0"][2][:4 * 4096], "the same row alone")
+    reference = scratch / "reference.safetensors"
+    code, _, err = fathom("logits", "--ids", ids, "--numerics", "plain", "--out", reference, "--variant", "*=reference")
+    check(code == 0, err)
+
+
+def test_bad_input(scratch):
+    empty = scratch / "nothing"
+    refuse(["generate", "--prompt", ""], "prompt is empty")
+    refuse(["generate"], "--prompt", "--messages")
+    refuse(["generate", "--prompt", "x", "--model", empty], str(empty))
+    refuse(["generate", "--messages", empty], str(empty))
+    refuse(["generate", "--prompt", "x", "--temperature", "-1"], "--temperature", "-1")
+    refuse(["generate", "--prompt", "x", "--top-p", "0"], "--top-p")
+    refuse(["generate", "--prompt", "x", "--stop", ""], "--stop")
+    refuse(["generate", "--prompt", "x", "--variant", "linear=nothing"], "linear=nothing", "reference")
+    refuse(["generate", "--prompt", "x", "--variant", "nonsense"], "operation=name")
+    refuse(["generate", "--prompt", "x", "--max-context", "70000"], "70000", "65536")
+    refuse(["generate", "--prompt", "word " * 200, "--max-context", "128"], "tokens", "128")
+    bad = scratch / "bad.json"
+    for text, expected in (("[", "list of lists"), ("{}", "list of lists"), ("[[]]", "no ids"), ("[]", "no lists"),
+                           ("[[4096]]", "4096"), ("[[-1]]", "-1"), ('[["a"]]', '"a"'), ("[[1.5]]", "1.5"),
+                           ("[[1], 2]", "list 1")):
+        bad.write_text(text)
+        refuse(["logits", "--ids", bad, "--out", scratch / "never"], str(bad), expected)
+    bad.write_text("[[1, 2]]")
+    refuse(["logits", "--ids", bad, "--positions", "2", "--out", scratch / "never"], "--positions", "0 to 1")
+    refuse(["logits", "--ids", bad, "--positions", "x", "--out", scratch / "never"], "--positions", "x")
+    refuse(["logits", "--ids", empty, "--out", scratch / "never"], str(empty))
+    refuse(["logits", "--ids", bad, "--out", empty / "a" / "b"], str(empty))
+    refuse(["logits", "--ids", bad, "--out", scratch / "never", "--max-context", "1"], "2 ids")
+    check(not list(scratch.glob("never*")), "nothing half-done is left", list(scratch.glob("never*")))
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            code, _, err = generate("--prompt", "17*23?", stdout=full)
+            check(code != 0 and "No space left" in err, code, err)
+
+
+def test_bad_models(scratch):
+    def damaged(name, change):
+        copy = scratch / name
+        shutil.copytree(MINI, copy)
+        change(copy)
+        return copy
+
+    def edit_config(path, key, value):
+        config = json.loads((path / "config.json").read_text())
+        config.pop(key, None) if value is None else config.update({key: value})
+        (path / "config.json").write_text(json.dumps(config))
+
+    shard = "model-00001-of-00002.safetensors"
+    cases = [
+        (lambda p: os.truncate(p / shard, 1 << 20), [shard]),
+        (lambda p: (p / shard).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
+         [shard, "LFS"]),
+        (lambda p: edit_config(p, "compress_ratios", None), ["compress_ratios"]),
+        (lambda p: edit_config(p, "num_hidden_layers", 5), ["compress_ratios", "draft stage"]),
+        (lambda p: (edit_config(p, "num_hidden_layers", 5), edit_config(p, "compress_ratios", [0, 0, 4, 128, 4, 0])),
+         ["layers.5"]),
+        (lambda p: (p / "tokenizer.json").unlink(), ["tokenizer.json"]),
+    ]
+    for i, (change, expected) in enumerate(cases):
+        refuse(["generate", "--prompt", "x", "--model", damaged(f"damaged{i}", change)], *expected)
+    tiny = ROOT / "tests/data/models/tiny-random"
+    wrong = scratch / "wrong_tokenizer"
+    shutil.copytree(tiny, wrong)
+    shutil.copy(MINI / "tokenizer.json", wrong)
+    refuse(["generate", "--prompt", "x", "--model", wrong], "tokenizer", "384")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        scratch = pathlib.Path(name)
+        test_answers(scratch)
+        test_chat()
+        test_logits(scratch)
+        test_bad_input(scratch)
+        test_bad_models(scratch)
+    print("model programs: passed")
+
+
+main()
