@@ -132,26 +132,21 @@ bool EngineThread::run_step() {
 }
 
 void EngineThread::account_stalls(const StepPlan& plan, std::int64_t step_us) {
-  std::int64_t rows = 0, prefill_rows = 0;
+  std::int64_t rows = 0;
   std::unordered_map<const ActiveRequest*, std::int64_t> prefills;
   for (const SequenceStep& step : plan.sequences) {
     rows += step.num_tokens;
     if (step.num_tokens == 1 + step.num_drafts && scheduler_.find(step.id)->prompt_done) continue;
-    prefill_rows += step.num_tokens;
     prefills[choices_.at(step.id)->request] += step.num_tokens;
   }
-  if (prefill_rows == 0 || prefills.size() == plan.sequences.size()) return;
-  const auto largest = std::max_element(prefills.begin(), prefills.end(), [](const auto& a, const auto& b) {
-    return a.second != b.second ? a.second < b.second : a.first->id > b.first->id;
-  });
+  if (prefills.empty() || prefills.size() == plan.sequences.size()) return;
   for (const SequenceStep& step : plan.sequences) {
     Choice& choice = *choices_.at(step.id);
     if (prefills.contains(choice.request)) continue;
-    const std::int64_t stall = step_us * prefill_rows / rows;
-    choice.times.prefill_stall_us += stall;
-    if (stall > choice.largest_stall_us) {
-      choice.largest_stall_us = stall;
-      choice.times.stalled_by = largest->first->id;
+    for (const auto& [cause, cause_rows] : prefills) {
+      const std::int64_t stall = step_us * cause_rows / rows;
+      choice.times.prefill_stall_us += stall;
+      choice.stalls_us[cause->id] += stall;
     }
   }
 }

@@ -266,6 +266,9 @@ void EngineThread::finish_choice(Choice& choice, Delta delta, FinishReason reaso
   choice.usage.completion_tokens = choice.output.num_tokens();
   choice.usage.reasoning_tokens = choice.output.num_reasoning_tokens();
   choice.times.finished_us = now_us();
+  const auto cause = std::max_element(choice.stalls_us.begin(), choice.stalls_us.end(),
+                                      [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (cause != choice.stalls_us.end()) choice.times.stalled_by = cause->first;
   scheduler_.finish(choice.sequence, reason == FinishReason::kCancelled);
   if (active.queued) {
     active.queued = false;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -59,7 +60,7 @@ class EngineThread {
     std::vector<Drawn> drawn;  // check_prefix_cache only
     Usage usage;
     RequestTimes times;
-    std::int64_t largest_stall_us = 0;
+    std::map<RequestId, std::int64_t> stalls_us;  // by the request whose prefill caused them
     bool finished = false;
 
     Choice(const Request& asked, const Tokenizer* tokenizer, TokenId eos_id) : output(asked, tokenizer, eos_id) {}
