@@ -107,10 +107,13 @@ TEST(MoeExperts, IsTheFormulaAndTheWeightStandsBeforeW2) {
         }
       }
       const Numerics numerics = quantise ? Numerics::vendor() : Numerics::plain();
-      // With the quantiser on, a flipped code of t would show as more: the reference must not flip.
-      EXPECT_TRUE(within(run("reference", 2, make_desc(96, numerics), layer, x, ids, weights), before, 2e-6));
-      if (quantise) {
-        EXPECT_GT(relative_l2(after, before), 1e-3) << "weight after w2 is seen";
+      const std::vector<float> found = run("reference", 2, make_desc(96, numerics), layer, x, ids, weights);
+      if (!quantise) {
+        EXPECT_TRUE(within(found, before, 2e-6));
+      } else {
+        // A sum in its last bit may flip one code of t in a run of many; the weight after w2 moves them all.
+        EXPECT_GT(relative_l2(after, before), 2e-3);
+        EXPECT_LT(relative_l2(found, before), 0.4 * relative_l2(after, before));
       }
     }
   }
