@@ -97,21 +97,6 @@ HWY_INLINE void encode_kv_record(const KvRecordLayout& layout, const float* valu
   }
 }
 
-// [head_dim] fp32 in ColumnOrder::kPairs when packed, natural when fp32: queries are put into the same order.
-HWY_INLINE void decode_index_key(const IndexKeyLayout& layout, CacheRecord record, float* out) {
-  if (layout.format == CacheFormat::kFloat) {
-    std::memcpy(out, record.data, static_cast<std::size_t>(layout.head_dim) * sizeof(float));
-    return;
-  }
-  const auto* data = reinterpret_cast<const std::uint8_t*>(record.data);
-  for (std::int64_t i = 0; i < layout.head_dim; i += 2 * kLanes) {
-    FloatVec even, odd;
-    load_e2m1(data + i / 2, hn::Set(FloatTag(), exponent_byte_to_float(record.scales[i / kIndexBlock])), even, odd);
-    store(even, out + i);
-    store(odd, out + i + kLanes);
-  }
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace fathom
 HWY_AFTER_NAMESPACE();

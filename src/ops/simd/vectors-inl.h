@@ -123,31 +123,28 @@ HWY_INLINE FloatVec load_e4m3(const std::uint8_t* p) {
   return hn::BitCast(FloatTag(), hn::And(hn::ShiftLeft<20>(wide), mask));
 }
 
-// L bytes of e2m1 pairs: the even columns' values and the odd columns', each times `factor`.
-HWY_INLINE void load_e2m1(const std::uint8_t* p, FloatVec factor, FloatVec& even, FloatVec& odd) {
+// The value of the e2m1 code in the low four bits of each lane; other bits may be anything.
+HWY_INLINE FloatVec e2m1_value(hn::Vec<UintTag> code) {
   const FloatTag d;
   const UintTag du;
-  const hn::Rebind<std::uint8_t, FloatTag> d8;
-  const auto bytes = hn::PromoteTo(du, hn::LoadU(d8, p));
-  const auto low = hn::And(bytes, hn::Set(du, 15u));
-  const auto high = hn::ShiftRight<4>(bytes);
 #if HWY_TARGET == HWY_AVX3
   HWY_ALIGN static constexpr float kTable[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                                  -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
-  const FloatVec table = hn::Mul(hn::Load(d, kTable), factor);
-  even = hn::TableLookupLanes(table, hn::IndicesFromVec(d, low));
-  odd = hn::TableLookupLanes(table, hn::IndicesFromVec(d, high));
+  return hn::TableLookupLanes(hn::Load(d, kTable), hn::IndicesFromVec(d, hn::And(code, hn::Set(du, 15u))));
 #else
   // Two exponent bits and one mantissa bit moved to fp32's places, times 2^126.
-  const auto place = [&](hn::Vec<UintTag> code) HWY_ATTR {
-    const auto magnitude = hn::ShiftLeft<22>(hn::And(code, hn::Set(du, 7u)));
-    const auto sign = hn::ShiftLeft<28>(hn::And(code, hn::Set(du, 8u)));
-    const FloatVec tiny = hn::BitCast(d, hn::Or(magnitude, sign));
-    return hn::Mul(hn::Mul(tiny, hn::Set(d, 0x1p126f)), factor);
-  };
-  even = place(low);
-  odd = place(high);
+  const auto magnitude = hn::ShiftLeft<22>(hn::And(code, hn::Set(du, 7u)));
+  const auto sign = hn::ShiftLeft<28>(hn::And(code, hn::Set(du, 8u)));
+  return hn::Mul(hn::BitCast(d, hn::Or(magnitude, sign)), hn::Set(d, 0x1p126f));
 #endif
+}
+
+// L bytes of e2m1 pairs: the even columns' values and the odd columns', each times `factor`.
+HWY_INLINE void load_e2m1(const std::uint8_t* p, FloatVec factor, FloatVec& even, FloatVec& odd) {
+  const hn::Rebind<std::uint8_t, FloatTag> d8;
+  const auto bytes = hn::PromoteTo(UintTag(), hn::LoadU(d8, p));
+  even = hn::Mul(e2m1_value(bytes), factor);
+  odd = hn::Mul(e2m1_value(hn::ShiftRight<4>(bytes)), factor);
 }
 
 }  // namespace HWY_NAMESPACE
