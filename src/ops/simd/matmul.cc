@@ -42,6 +42,14 @@ constexpr std::int64_t bytes_of(std::int64_t columns) {
   }
 }
 
+// e8m0_to_float, inline.
+HWY_INLINE float scale_of_e8m0(std::uint8_t code) {
+  const std::uint32_t bits = code == 0 ? 0x00400000u : code == 255 ? 0x7fc00000u : std::uint32_t{code} << 23;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 struct ChunkScales {
   float values[kChunkColumns / 16 + 1];
 };
@@ -60,7 +68,7 @@ HWY_INLINE bool load_scales(const LinearWeight& weight, std::int64_t n, std::int
       if (weight.scale.dtype == DType::kF32)
         std::memcpy(&scale, row + 4 * block, 4);
       else
-        scale = e8m0_to_float(static_cast<std::uint8_t>(row[block]));
+        scale = scale_of_e8m0(static_cast<std::uint8_t>(row[block]));
       if (with_bias) scale *= kE4m3Bias;
       fits = fits && !(scale > 3.4e38f);
       scales.values[block - begin / 128] = scale;
@@ -68,7 +76,7 @@ HWY_INLINE bool load_scales(const LinearWeight& weight, std::int64_t n, std::int
   } else if constexpr (kFormat == WeightFormat::kMxfp4) {
     const auto* row = weight.scale.as<std::uint8_t>() + n * weight.scale.shape[1];
     for (std::int64_t block = begin / 32; block * 32 < end; ++block) {
-      scales.values[block - begin / 32] = e8m0_to_float(row[block]);
+      scales.values[block - begin / 32] = scale_of_e8m0(row[block]);
     }
   } else if constexpr (kFormat == WeightFormat::kNvfp4) {
     const auto* row = weight.scale.as<std::uint8_t>() + n * weight.scale.shape[1];
@@ -132,39 +140,44 @@ HWY_INLINE bool dot_four(const LinearWeight& weight, std::int64_t n, int count, 
   const auto* base = weight.values.as<std::uint8_t>();
   const std::uint8_t* row[4];
   for (int r = 0; r < 4; ++r) row[r] = base + (n + (r < count ? r : count - 1)) * row_bytes;
-  ChunkScales scales[4];
+  ChunkScales own_scales[4];
   FloatVec a0 = hn::Zero(d), a1 = hn::Zero(d), a2 = hn::Zero(d), a3 = hn::Zero(d);
   const auto add = [&](FloatVec& acc, FloatVec v0, FloatVec v1, FloatVec x0, FloatVec x1)
                        HWY_ATTR { acc = hn::MulAdd(v1, x1, hn::MulAdd(v0, x0, acc)); };
   for (std::int64_t begin = 0; begin < k; begin += kChunkColumns) {
     const std::int64_t end = begin + kChunkColumns < k ? begin + kChunkColumns : k;
+    const ChunkScales* scales[4];
     for (int r = 0; r < 4; ++r) {
-      if (!load_scales<kFormat>(weight, n + (r < count ? r : count - 1), begin, end, !kWide, scales[r])) return false;
+      const std::int64_t row_n = n + (r < count ? r : count - 1);
+      // FP8 rows of one 128-row block share their scales.
+      const bool shared = kFormat == WeightFormat::kFp8Block128 && r > 0 && row_n / 128 == n / 128;
+      scales[r] = shared ? scales[0] : &own_scales[r];
+      if (!shared && !load_scales<kFormat>(weight, row_n, begin, end, !kWide, own_scales[r])) return false;
     }
     std::int64_t c = begin;
     FloatVec v0, v1;
     for (; c + kStep <= end; c += kStep) {
       const std::int64_t at = bytes_of<kFormat>(c);
       const FloatVec x0 = load(x + c), x1 = load(x + c + kLanes);
-      decode_step<kFormat, kWide>(row[0] + at, c - begin, scales[0], v0, v1);
+      decode_step<kFormat, kWide>(row[0] + at, c - begin, *scales[0], v0, v1);
       add(a0, v0, v1, x0, x1);
-      decode_step<kFormat, kWide>(row[1] + at, c - begin, scales[1], v0, v1);
+      decode_step<kFormat, kWide>(row[1] + at, c - begin, *scales[1], v0, v1);
       add(a1, v0, v1, x0, x1);
-      decode_step<kFormat, kWide>(row[2] + at, c - begin, scales[2], v0, v1);
+      decode_step<kFormat, kWide>(row[2] + at, c - begin, *scales[2], v0, v1);
       add(a2, v0, v1, x0, x1);
-      decode_step<kFormat, kWide>(row[3] + at, c - begin, scales[3], v0, v1);
+      decode_step<kFormat, kWide>(row[3] + at, c - begin, *scales[3], v0, v1);
       add(a3, v0, v1, x0, x1);
     }
     if (c < end) {
       const std::int64_t at = bytes_of<kFormat>(c);
       const FloatVec x0 = load(x + c), x1 = load(x + c + kLanes);
-      decode_tail<kFormat, kWide>(row[0] + at, end - c, c - begin, scales[0], v0, v1);
+      decode_tail<kFormat, kWide>(row[0] + at, end - c, c - begin, *scales[0], v0, v1);
       add(a0, v0, v1, x0, x1);
-      decode_tail<kFormat, kWide>(row[1] + at, end - c, c - begin, scales[1], v0, v1);
+      decode_tail<kFormat, kWide>(row[1] + at, end - c, c - begin, *scales[1], v0, v1);
       add(a1, v0, v1, x0, x1);
-      decode_tail<kFormat, kWide>(row[2] + at, end - c, c - begin, scales[2], v0, v1);
+      decode_tail<kFormat, kWide>(row[2] + at, end - c, c - begin, *scales[2], v0, v1);
       add(a2, v0, v1, x0, x1);
-      decode_tail<kFormat, kWide>(row[3] + at, end - c, c - begin, scales[3], v0, v1);
+      decode_tail<kFormat, kWide>(row[3] + at, end - c, c - begin, *scales[3], v0, v1);
       add(a3, v0, v1, x0, x1);
     }
   }

@@ -32,17 +32,24 @@ HWY_INLINE void decode_kv_record(const KvRecordLayout& layout, CacheRecord recor
   const auto* data = reinterpret_cast<const std::uint8_t*>(record.data);
   const std::int64_t nope = layout.nope_dim();
   for (std::int64_t begin = 0; begin < nope; begin += kKvBlock) {
-    const FloatVec bias = hn::Set(d, 0x1p120f);
-    const FloatVec scale = hn::Set(d, exponent_byte_to_float(record.scales[begin / kKvBlock]));
+    // load_e4m3 leaves 2^120 out; beside a scale of 2^8 or more it needs a factor of its own.
+    const int exponent = static_cast<int>(record.scales[begin / kKvBlock]) - 127;
+    const bool wide = exponent > 7;
+    const FloatVec factor = hn::Set(d, power_of_two(wide ? 120 : exponent + 120));
+    const FloatVec rest = hn::Set(d, wide ? power_of_two(exponent) : 1.0f);
     const std::int64_t end = nope < begin + kKvBlock ? nope : begin + kKvBlock;
     std::int64_t i = begin;
-    for (; i + static_cast<std::int64_t>(kLanes) <= end; i += kLanes) {
-      store(hn::Mul(hn::Mul(load_e4m3(data + i), bias), scale), out + i);
+    if (!wide) {
+      for (; i + static_cast<std::int64_t>(kLanes) <= end; i += kLanes) {
+        store(hn::Mul(load_e4m3(data + i), factor), out + i);
+      }
     }
-    if (i == end) continue;
-    std::uint8_t codes[kLanes] = {};
-    std::memcpy(codes, data + i, static_cast<std::size_t>(end - i));
-    store_some(hn::Mul(hn::Mul(load_e4m3(codes), bias), scale), out + i, static_cast<std::size_t>(end - i));
+    for (; i < end; i += kLanes) {
+      const auto lanes = static_cast<std::size_t>(end - i);
+      std::uint8_t codes[kLanes] = {};
+      std::memcpy(codes, data + i, lanes < kLanes ? lanes : kLanes);
+      store_some(hn::Mul(hn::Mul(load_e4m3(codes), factor), rest), out + i, lanes);
+    }
   }
   for (std::int64_t i = 0; i < layout.rope_dim; i += kLanes) {
     const auto lanes = static_cast<std::size_t>(layout.rope_dim - i);
