@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -47,6 +48,8 @@ struct EngineOptions {
   std::int32_t num_events = 1 << 16;  // the ring's size
   std::uint64_t seed = 0;             // of the seeds drawn for requests without one; 0: from the machine's entropy
   const Clock* clock = nullptr;       // must outlive the engine; null: the machine's
+  // Every call of the scheduler, line by line, token ids included: replay_scheduler_log() plays them again.
+  std::function<void(std::string_view)> scheduler_log;
   std::function<void(const StepTrace&)> on_step;  // called by the engine thread after each step; must be quick
 };
 

@@ -34,7 +34,9 @@ EngineThread::EngineThread(const EngineOptions& options, std::unique_ptr<Executo
       tokenizer_(std::move(tokenizer)),
       clock_(options.clock != nullptr ? options.clock : &steady_clock_),
       ring_(options.num_events),
-      scheduler_(scheduler_options(options), limits_) {
+      scheduler_(scheduler_options(options), limits_),
+      scheduler_log_(options.scheduler_log, scheduler_options(options), limits_) {
+  if (scheduler_log_) scheduler_.record_to(&scheduler_log_);
   eos_id_ = options_.eos_id >= 0 ? options_.eos_id : tokenizer_ != nullptr ? tokenizer_->eos_id() : -1;
   options_.num_drafts = std::min({options_.num_drafts, limits_.max_proposals, kMaxDraft});
   if (options_.seed == 0) options_.seed = std::random_device{}() * 0x100000001ull + std::random_device{}();

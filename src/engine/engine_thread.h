@@ -18,6 +18,7 @@
 #include "engine/event_ring.h"
 #include "engine/output_processor.h"
 #include "engine/scheduler.h"
+#include "engine/scheduler_log.h"
 #include "engine/stream_state.h"
 
 namespace fathom::engine_detail {
@@ -115,6 +116,7 @@ class EngineThread {
 
   // Engine thread only.
   Scheduler scheduler_;
+  SchedulerLog scheduler_log_;
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
   std::unordered_map<SequenceId, Choice*> choices_;
   std::vector<std::unique_ptr<ActiveRequest>> ended_;  // kept until the loop's turn is over

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "engine/scheduler_log.h"
 #include "engine/scheduler_sequence.h"
 #include "ops/cache_view.h"
 
@@ -63,6 +64,7 @@ std::vector<EngineEvent> Scheduler::take_events() {
 void Scheduler::add(SequenceSpec spec) {
   const auto num_prompt = static_cast<std::int64_t>(spec.prompt.size());
   FATHOM_CHECK(num_prompt > 0 && num_prompt < max_sequence_tokens_, "a prompt that fits, with room for a token");
+  if (log_ != nullptr) log_->add(spec);
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = std::move(spec.prompt);
   sequence->spec = std::move(spec);
@@ -111,6 +113,7 @@ void Scheduler::release_cache(Sequence& sequence) {
 
 void Scheduler::finish(SequenceId id, bool cancelled) {
   Sequence& sequence = get(id);
+  if (log_ != nullptr) log_->finish(id, cancelled);
   if (cancelled) remember(EventKind::kCancel, sequence, 0);
   if (sequence.running) {
     release_cache(sequence);
@@ -122,17 +125,24 @@ void Scheduler::finish(SequenceId id, bool cancelled) {
   sequences_.erase(id);
 }
 
-void Scheduler::set_paused(SequenceId id, bool paused) { get(id).paused = paused; }
+void Scheduler::set_paused(SequenceId id, bool paused) {
+  if (log_ != nullptr) log_->paused(id, paused);
+  get(id).paused = paused;
+}
 
 void Scheduler::set_drafts(SequenceId id, std::span<const TokenId> drafts) {
   Sequence& sequence = get(id);
+  if (log_ != nullptr) log_->drafts(id, drafts);
   const std::int64_t room = std::max<std::int64_t>(0, max_sequence_tokens_ - sequence.num_known - 1);
   const std::int64_t num = std::min({static_cast<std::int64_t>(drafts.size()), std::int64_t{kMaxDraft}, room});
   sequence.tokens.resize(static_cast<std::size_t>(sequence.num_known));
   sequence.tokens.insert(sequence.tokens.end(), drafts.begin(), drafts.begin() + num);
 }
 
-void Scheduler::flush_prefix_cache() { prefix_cache_.clear(); }
+void Scheduler::flush_prefix_cache() {
+  if (log_ != nullptr) log_->flush();
+  prefix_cache_.clear();
+}
 
 void Scheduler::trim_window(Sequence& sequence) {
   const std::int64_t first = std::max<std::int64_t>(0, sequence.length - kBlock) / kBlock;
@@ -184,6 +194,7 @@ void Scheduler::publish_blocks(Sequence& sequence) {
 std::int64_t Scheduler::commit(const SequenceStep& step, std::span<const TokenId> new_tokens) {
   FATHOM_CHECK(num_uncommitted_ > 0, "a planned step is committed, once");
   --num_uncommitted_;
+  if (log_ != nullptr) log_->commit(step.id, new_tokens);
   Sequence& sequence = get(step.id);
   const auto num_new = static_cast<std::int64_t>(new_tokens.size());
   const std::int64_t accepted = std::max<std::int64_t>(0, num_new - 1);
@@ -277,9 +288,11 @@ StepPlan& Scheduler::plan() {
   if (const std::int64_t now = prefix_cache_.evicted_blocks(); now > evicted) {
     events_.push_back({EventKind::kEvict, 0, plan_.step, {}, 0, static_cast<std::int32_t>(now - evicted)});
   }
-  if (entries_.empty()) return plan_;
-  ++plan_.step;
-  assemble();
+  if (!entries_.empty()) {
+    ++plan_.step;
+    assemble();
+  }
+  if (log_ != nullptr) log_->plan(plan_);
   return plan_;
 }
 

@@ -21,6 +21,8 @@
 
 namespace fathom {
 
+class SchedulerLog;
+
 struct SchedulerOptions {
   std::int32_t prefill_chunk_tokens = 96;          // prefill rows of a step in which other sequences decode
   std::int32_t prefill_chunk_shared_tokens = 256;  // in which none does, but several prefill
@@ -71,6 +73,9 @@ class Scheduler {
 
   // Tokens that one sequence can ever have: the model's length and the pools' size bound it.
   std::int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
+
+  // Writes all calls from now on to `log`, which outlives this; for scheduler_log.h. To be called first.
+  void record_to(const SchedulerLog* log) { log_ = log; }
 
   // A new sequence joins the waiting ones. Its prompt is shorter than max_sequence_tokens().
   void add(SequenceSpec spec);
@@ -138,6 +143,7 @@ class Scheduler {
   bool in_prefill(const Sequence& sequence) const;
   void remember(EventKind kind, const Sequence& sequence, std::int32_t num_tokens);
 
+  const SchedulerLog* log_ = nullptr;
   SchedulerOptions options_;
   ExecutorLimits limits_;
   std::int64_t max_sequence_tokens_ = 0;

@@ -1,0 +1,248 @@
+#include "engine/scheduler_log.h"
+
+#include <algorithm>
+#include <memory>
+#include <sstream>
+#include <vector>
+
+#include "engine/hash.h"
+
+namespace fathom {
+namespace {
+
+constexpr std::string_view kVersion = "fathom-scheduler-log-1";
+
+// Strings as hex, "-" for an empty one: a word each.
+std::string to_word(const std::string& text) {
+  if (text.empty()) return "-";
+  std::string word;
+  for (char c : text) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    word += kDigits[static_cast<unsigned char>(c) >> 4];
+    word += kDigits[static_cast<unsigned char>(c) & 15];
+  }
+  return word;
+}
+
+bool from_word(const std::string& word, std::string& text) {
+  text.clear();
+  if (word == "-") return true;
+  if (word.size() % 2 != 0) return false;
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    const char c = word[i];
+    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (digit < 0) return false;
+    if (i % 2 == 0) {
+      text += static_cast<char>(digit << 4);
+    } else {
+      text.back() = static_cast<char>(text.back() | digit);
+    }
+  }
+  return true;
+}
+
+void write_ids(std::ostream& out, std::span<const TokenId> ids) {
+  out << ' ' << ids.size();
+  for (TokenId id : ids) out << ' ' << id;
+}
+
+bool read_ids(std::istream& in, std::vector<TokenId>& ids) {
+  std::size_t num = 0;
+  ids.clear();
+  if (!(in >> num) || num > (std::size_t{1} << 24)) return false;
+  for (TokenId id = 0; ids.size() < num && in >> id;) ids.push_back(id);
+  return ids.size() == num;
+}
+
+}  // namespace
+
+SchedulerLog::SchedulerLog(SchedulerLogSink sink, const SchedulerOptions& o, const ExecutorLimits& l)
+    : sink_(std::move(sink)) {
+  if (!sink_) return;
+  std::ostringstream out;
+  out << kVersion << '\n'
+      << "limits " << l.vocab_size << ' ' << l.max_length_tokens << ' ' << l.max_rows << ' ' << l.max_logits_rows << ' '
+      << l.max_sequences << ' ' << l.num_context_blocks << ' ' << l.num_window_blocks << ' ' << l.num_state_slots << ' '
+      << l.num_resume_slots << ' ' << l.max_proposals << ' ' << l.classes_differ << ' ' << l.weights_fingerprint << '\n'
+      << "options " << o.prefill_chunk_tokens << ' ' << o.prefill_chunk_shared_tokens << ' '
+      << o.prefill_chunk_alone_tokens << ' ' << o.max_running << ' ' << o.ageing_steps << ' ' << o.prefix_cache << ' '
+      << o.reuse_decoded << '\n';
+  sink_(out.str());
+}
+
+void SchedulerLog::add(const SequenceSpec& spec) const {
+  std::ostringstream out;
+  out << "add " << spec.id.value << ' ' << spec.priority << ' ' << to_word(spec.key) << ' ' << to_word(spec.cache_salt)
+      << ' ' << spec.use_prefix_cache << ' ' << spec.prompt_logits << ' ' << spec.wait_for.value;
+  write_ids(out, spec.prompt);
+  sink_(out.str() + '\n');
+}
+void SchedulerLog::finish(SequenceId id, bool cancelled) const {
+  sink_("finish " + std::to_string(id.value) + (cancelled ? " 1\n" : " 0\n"));
+}
+void SchedulerLog::paused(SequenceId id, bool paused) const {
+  sink_("pause " + std::to_string(id.value) + (paused ? " 1\n" : " 0\n"));
+}
+void SchedulerLog::drafts(SequenceId id, std::span<const TokenId> drafts) const {
+  std::ostringstream out;
+  out << "drafts " << id.value;
+  write_ids(out, drafts);
+  sink_(out.str() + '\n');
+}
+void SchedulerLog::plan(const StepPlan& plan) const { sink_("plan " + std::to_string(plan_digest(plan)) + '\n'); }
+void SchedulerLog::commit(SequenceId id, std::span<const TokenId> new_tokens) const {
+  std::ostringstream out;
+  out << "commit " << id.value;
+  write_ids(out, new_tokens);
+  sink_(out.str() + '\n');
+}
+void SchedulerLog::flush() const { sink_("flush\n"); }
+
+std::uint64_t plan_digest(const StepPlan& plan) {
+  std::uint64_t hash = 0;
+  const auto mix = [&hash](std::int64_t value) { hash = mix_hash(hash, static_cast<std::uint64_t>(value)); };
+  mix(plan.step);
+  mix(static_cast<std::int64_t>(plan.sequences.size()));
+  for (const SequenceStep& step : plan.sequences) {
+    mix(step.id.value);
+    mix(step.start);
+    mix(step.num_tokens);
+    mix(step.num_drafts);
+    mix(step.num_logits);
+    mix(static_cast<std::int64_t>(step.step_class));
+  }
+  for (const TokenRef& token : plan.tokens) mix(token.id);
+  for (const BlockTableDelta& delta : plan.deltas) {
+    mix(delta.id.value);
+    mix(delta.created * 2 + delta.released);
+    mix(delta.state_slot.value);
+    mix(delta.start_length);
+    mix(delta.first_window_block);
+    mix(static_cast<std::int64_t>(delta.appended_context.size()));
+    for (BlockId block : delta.appended_context) mix(block.value);
+    for (WindowBlockId block : delta.appended_window) mix(block.value);
+  }
+  for (const auto* copies : {&plan.resume_saves, &plan.resume_restores}) {
+    mix(static_cast<std::int64_t>(copies->size()));
+    for (const ResumeCopy& copy : *copies) {
+      mix(copy.state_slot.value);
+      mix(copy.resume_slot.value);
+      mix(copy.boundary_tokens);
+    }
+  }
+  return hash;
+}
+
+namespace {
+
+class Replay {
+ public:
+  // One line; what is wrong with it, or "".
+  std::string play(std::istringstream& line) {
+    std::string what;
+    if (!(line >> what)) return "";
+    if (what == "limits") return read_limits(line);
+    if (what == "options") return read_options(line);
+    if (!scheduler_) return "found a call before the options";
+    if (what == "add") return add(line);
+    if (what == "plan") return plan(line);
+    if (what == "flush") {
+      scheduler_->flush_prefix_cache();
+      return "";
+    }
+    SequenceId id;
+    if (!(line >> id.value) || scheduler_->find(id) == nullptr) return "found no living sequence";
+    if (what == "commit") return commit(line, id);
+    std::vector<TokenId> ids;
+    if (what == "drafts") {
+      if (!read_ids(line, ids)) return "found broken ids";
+      scheduler_->set_drafts(id, ids);
+      return "";
+    }
+    bool flag = false;
+    if (!(line >> flag) || (what != "finish" && what != "pause")) return "found '" + what + "', which is no call";
+    what == "finish" ? scheduler_->finish(id, flag) : scheduler_->set_paused(id, flag);
+    return "";
+  }
+  std::int64_t num_steps() const { return scheduler_ ? scheduler_->step() : 0; }
+
+ private:
+  std::string read_limits(std::istream& in) {
+    ExecutorLimits& l = limits_;
+    const bool ok =
+        static_cast<bool>(in >> l.vocab_size >> l.max_length_tokens >> l.max_rows >> l.max_logits_rows >>
+                          l.max_sequences >> l.num_context_blocks >> l.num_window_blocks >> l.num_state_slots >>
+                          l.num_resume_slots >> l.max_proposals >> l.classes_differ >> l.weights_fingerprint);
+    const bool sane =
+        ok && l.num_context_blocks >= 1 && l.num_window_blocks >= 3 && l.num_state_slots >= 1 &&
+        std::max({l.num_context_blocks, l.num_window_blocks, l.num_state_slots, l.num_resume_slots}) < (1 << 24);
+    return sane ? "" : "found broken limits";
+  }
+  std::string read_options(std::istream& in) {
+    SchedulerOptions o;
+    if (!(in >> o.prefill_chunk_tokens >> o.prefill_chunk_shared_tokens >> o.prefill_chunk_alone_tokens >>
+          o.max_running >> o.ageing_steps >> o.prefix_cache >> o.reuse_decoded) ||
+        limits_.num_state_slots < 1) {
+      return "found broken options";
+    }
+    scheduler_ = std::make_unique<Scheduler>(o, limits_);
+    return "";
+  }
+  std::string add(std::istream& in) {
+    SequenceSpec spec;
+    std::string key, salt;
+    if (!(in >> spec.id.value >> spec.priority >> key >> salt >> spec.use_prefix_cache >> spec.prompt_logits >>
+          spec.wait_for.value) ||
+        !from_word(key, spec.key) || !from_word(salt, spec.cache_salt) || !read_ids(in, spec.prompt) ||
+        spec.prompt.empty() || static_cast<std::int64_t>(spec.prompt.size()) >= scheduler_->max_sequence_tokens() ||
+        scheduler_->find(spec.id) != nullptr) {
+      return "found a broken sequence";
+    }
+    scheduler_->add(std::move(spec));
+    return "";
+  }
+  std::string plan(std::istream& in) {
+    if (next_ < steps_.size()) return "found a plan before the last one was committed";
+    std::uint64_t digest = 0;
+    in >> digest;
+    const StepPlan& made = scheduler_->plan();
+    steps_ = made.sequences;
+    next_ = 0;
+    return plan_digest(made) == digest ? "" : "the plan of step " + std::to_string(made.step) + " differs";
+  }
+  std::string commit(std::istream& in, SequenceId id) {
+    std::vector<TokenId> ids;
+    if (next_ >= steps_.size() || steps_[next_].id != id || !read_ids(in, ids) ||
+        static_cast<std::int64_t>(ids.size()) > steps_[next_].num_drafts + 1) {
+      return "found a commit that is not of the plan";
+    }
+    scheduler_->commit(steps_[next_++], ids);
+    return "";
+  }
+
+  ExecutorLimits limits_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<SequenceStep> steps_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace
+
+Result<std::int64_t> replay_scheduler_log(std::string_view text) {
+  std::istringstream in{std::string(text)};
+  std::string line;
+  if (!std::getline(in, line) || line != kVersion) {
+    return invalid_argument("not a scheduler log: found '" + line.substr(0, 40) + "', expected '" +
+                            std::string(kVersion) + "'");
+  }
+  Replay replay;
+  for (std::int64_t number = 2; std::getline(in, line); ++number) {
+    std::istringstream words(line);
+    if (const std::string wrong = replay.play(words); !wrong.empty()) {
+      return failed_precondition("scheduler log, line " + std::to_string(number) + ": " + wrong);
+    }
+  }
+  return replay.num_steps();
+}
+
+}  // namespace fathom
