@@ -55,7 +55,11 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(seconds)
+            code = self.process.wait(seconds)
+            self._reader.join(seconds)
+            self.process.stdout.close()
+            self.process.stderr.close()
+            return code
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

@@ -1,0 +1,523 @@
+"""Operation: keys, limits, cancelled and slow and odd clients, overload, drain, health, metrics, logs."""
+import concurrent.futures
+import json
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+from chat_stream import assemble
+from server_under_test import Server, program_path
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+
+def say(text, **fields):
+    return {"messages": [{"role": "user", "content": f"Say ⟦t</think>{text}⟧"}], "temperature": 0, **fields}
+
+
+def repeat(text, count, **fields):
+    return {"messages": [{"role": "user", "content": f"Say ⟦{text}×{count}⟧"}], "temperature": 0,
+            "thinking": {"type": "disabled"}, **fields}
+
+
+def post_bytes(path, body, version="1.1"):
+    data = json.dumps(body).encode()
+    return f"POST {path} HTTP/{version}\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+class OpenServerTest(unittest.TestCase):
+    """One server without keys; a step takes 2 ms."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(
+            program_path(), "--scripted-step-us", "2000", "--keep-alive", "0.5", "--cors", "https://app.example",
+            "--served-model-name", "fathom-mini", "--served-model-name", "deepseek-v4", "--header-timeout", "1",
+        ).wait_ready()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+
+    def check_plain(self):
+        reply = self.server.post(CHAT, say("Right."))
+        self.assertEqual(reply.json["choices"][0]["message"]["content"], "Right.")
+
+    def test_models_and_names(self):
+        data = self.server.get("/v1/models").json["data"]
+        self.assertEqual([m["id"] for m in data], ["fathom-mini", "deepseek-v4"])
+        for key in ("root", "max_model_len", "owned_by", "created", "object"):
+            self.assertIn(key, data[0])
+        self.assertEqual(self.server.get("/v1/models/deepseek-v4").json["id"], "deepseek-v4")
+        self.assertEqual(self.server.get("/v1/models/gpt-4").status, 404)
+        self.assertEqual(self.server.post(CHAT, say("x", model="deepseek-v4")).status, 200)
+
+    def test_request_ids_and_cors(self):
+        reply = self.server.post(CHAT, say("x"), headers={"x-request-id": "my-id:1"})
+        self.assertEqual(reply.headers["x-request-id"], "my-id:1")
+        self.assertEqual(reply.headers["access-control-allow-origin"], "https://app.example")
+        reply = self.server.post(CHAT, say("x"), headers={"x-request-id": "bad id with spaces"})
+        self.assertTrue(reply.headers["x-request-id"].startswith("req-"))
+        preflight = self.server.request("OPTIONS", CHAT, headers={"Origin": "https://app.example"})
+        self.assertEqual(preflight.status, 204)
+        self.assertIn("POST", preflight.headers["access-control-allow-methods"])
+        self.assertEqual(self.server.get("/nowhere").headers["access-control-allow-origin"], "https://app.example")
+        self.assertEqual(self.server.get(CHAT).status, 405)
+
+    def test_tokens(self):
+        for text in ("hello", "", "中文 é 👩‍🚀", "<｜User｜>x</think>"):
+            tokens = self.server.post("/tokenize", {"prompt": text}).json
+            self.assertEqual(tokens["count"], len(tokens["tokens"]))
+            self.assertEqual(self.server.post("/detokenize", {"tokens": tokens["tokens"]}).json["prompt"], text)
+        strings = self.server.post("/tokenize", {"prompt": "hello world", "return_token_strs": True}).json
+        self.assertEqual("".join(strings["token_strs"]), "hello world")
+        info = self.server.get("/tokenizer_info").json
+        self.assertEqual(info["eos_token"], "<｜end▁of▁sentence｜>")
+
+    def test_native_routes(self):
+        self.assertEqual(self.server.post("/flush_cache").status, 200)
+        self.assertEqual(self.server.post("/reset_prefix_cache").status, 200)
+        self.assertIn("version", self.server.get("/version").json)
+        for path in ("/get_server_info", "/server_info"):
+            self.assertGreaterEqual(self.server.get(path).json["internal_states"][0]["avg_spec_accept_length"], 1.0)
+        self.assertEqual(self.server.post("/start_profile", {"num_steps": 3}).status, 501)
+
+    def test_generate(self):
+        body = {"text": "Say ⟦one two three⟧", "sampling_params": {"temperature": 0, "max_new_tokens": 30}, "return_logprob": True}
+        reply = self.server.post("/generate", body).json
+        self.assertEqual(reply["text"], "one two three")
+        meta = reply["meta_info"]
+        self.assertEqual(meta["finish_reason"]["type"], "stop")
+        self.assertEqual(len(meta["output_token_logprobs"]), meta["completion_tokens"])
+        events = self.server.post("/generate", {**body, "stream": True}).events
+        self.assertEqual(events[-1][1], "[DONE]")
+        texts = [json.loads(data)["text"] for _, data in events[:-1]]
+        self.assertTrue(all(b.startswith(a) for a, b in zip(texts, texts[1:])))
+        self.assertEqual(texts[-1], "one two three")
+        both = self.server.post("/generate", {**body, "text": ["Say ⟦a⟧", "Say ⟦b⟧"]}).json
+        self.assertEqual([r["text"] for r in both], ["a", "b"])
+
+    def test_metrics(self):
+        self.check_plain()
+        text = self.server.get("/metrics").text
+        for name in ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:num_requests_running",
+                     "vllm:kv_cache_usage_perc", "vllm:spec_decode_num_drafts_total", "fathom_requests_running",
+                     "vllm:time_to_first_token_seconds_bucket", "fathom_inter_token_seconds_sum"):
+            self.assertIn(name, text)
+        before = self.server.metric("fathom_generation_tokens_total")
+        reply = self.server.post(COMPLETIONS, {"prompt": "abc", "max_tokens": 17, "ignore_eos": True}).json
+        self.assertEqual(reply["usage"]["completion_tokens"], 17)
+        self.assertEqual(self.server.metric("fathom_generation_tokens_total") - before, 17)
+        self.assertEqual(self.server.metric("vllm:generation_tokens_total"), self.server.metric("fathom_generation_tokens_total"))
+        if shutil.which("promtool"):
+            checked = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True)
+            self.assertNotIn("error", checked.stderr.lower(), checked.stderr)
+
+    def test_log_line_and_record(self):
+        secret = "a-very-private-sentence"
+        reply = self.server.post(CHAT, say(secret), headers={"x-request-id": "log-me"})
+        self.assertEqual(reply.status, 200)
+        time.sleep(0.2)
+        lines = [line for line in self.server.log if "id=log-me" in line]
+        self.assertEqual(len(lines), 1)
+        for field in ("key=anonymous", "prompt_tokens=", "completion_tokens=", "queue_ms=", "ttft_ms=", "itl_ms=", "reason=eos"):
+            self.assertIn(field, lines[0])
+        self.assertNotIn(secret, "".join(self.server.log))
+        record = self.server.get("/v1/requests/log-me").json
+        self.assertEqual(record["state"], "finished")
+        self.assertGreater(record["timeline_ms"]["finished"], 0)
+        self.assertNotIn(secret, self.server.get("/v1/requests").text)
+
+    def test_67_comments_while_nothing_comes(self):
+        # A prompt of many chunks: 2 ms a step and 40 us a row.
+        body = say("done", stream=True)
+        body["messages"].insert(0, {"role": "system", "content": "word " * 14000})
+        s = self.server.raw_socket()
+        s.sendall(post_bytes(CHAT, body))
+        s.settimeout(20)
+        data = b""
+        while b"[DONE]" not in data:
+            data += s.recv(65536)
+        s.close()
+        self.assertIn(b": keep-alive", data)
+        self.assertIn(b'"one"', data)
+
+    def test_69_leaving_during_prefill_and_decode(self):
+        self.server.wait_idle()
+        long_prompt = {"prompt": [7] * 15000, "max_tokens": 100, "ignore_eos": True, "stream": True}
+        endless = {"prompt": "x", "max_tokens": 15000, "ignore_eos": True}
+        for body, delay in ((long_prompt, 0.05), ({**endless, "stream": True}, 0.2), ({**endless, "stream": False}, 0.2)):
+            for how in ("close", "reset", "half-close"):
+                s = self.server.raw_socket()
+                s.sendall(post_bytes(COMPLETIONS, body))
+                end = time.monotonic() + 5
+                while self.server.metric("fathom_requests_running") == 0 and time.monotonic() < end:
+                    time.sleep(0.002)
+                time.sleep(delay)
+                self.assertEqual(self.server.metric("fathom_requests_running"), 1)
+                if how == "reset":
+                    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+                s.shutdown(socket.SHUT_WR) if how == "half-close" else s.close()
+                begin = time.monotonic()
+                self.server.wait_idle(2)
+                self.assertLess(time.monotonic() - begin, 1.0)
+                s.close()
+        self.check_plain()
+
+    def test_odd_clients_do_not_disturb(self):
+        stop = threading.Event()
+        wrong = []
+
+        def steady():
+            while not stop.is_set():
+                text = assemble(self.server.post(CHAT, say("steady", stream=True)).chunks)[0]["content"]
+                if text != "steady":
+                    wrong.append(text)
+
+        worker = threading.Thread(target=steady)
+        worker.start()
+        slow = self.server.raw_socket()
+        slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        idle = [self.server.raw_socket() for _ in range(50)]
+        for raw in (b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20000, b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+                    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00"):
+            s = self.server.raw_socket()
+            s.sendall(raw)
+            s.settimeout(5)
+            try:
+                head = s.recv(100)
+            except ConnectionResetError:
+                head = b""
+            self.assertRegex(head, rb"^(HTTP/1.1 4\d\d|HTTP/1.1 505|$)")
+            s.close()
+        # Pipelined: two answers, in order.
+        s = self.server.raw_socket()
+        s.sendall(post_bytes(CHAT, say("first")) + post_bytes(CHAT, say("second")))
+        data = b""
+        while data.count(b'"finish_reason":"stop"') < 2:
+            data += s.recv(65536)
+        self.assertLess(data.index(b"first"), data.index(b"second"))
+        s.close()
+        # A byte at a time does not extend the time for a header.
+        begin = time.monotonic()
+        try:
+            while time.monotonic() - begin < 5:
+                slow.sendall(b"a")
+                time.sleep(0.1)
+        except OSError:
+            pass
+        self.assertLess(time.monotonic() - begin, 4.5)
+        for s in (slow, *idle):
+            s.close()
+        stop.set()
+        worker.join()
+        self.assertEqual(wrong, [])
+        self.check_plain()
+
+    def test_slow_reader_gets_everything(self):
+        words = "word " * 2000
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", self.server.port))
+        s.sendall(post_bytes(CHAT, repeat("word ", 2000, stream=True, max_tokens=9000), version="1.0"))
+        s.settimeout(30)
+        time.sleep(1.5)
+        self.check_plain()
+        data = b""
+        while True:
+            part = s.recv(65536)
+            if not part:
+                break
+            data += part
+        text = ""
+        for line in data.decode().split("\n"):
+            if line.startswith("data: {"):
+                for choice in json.loads(line[6:])["choices"]:
+                    text += choice["delta"].get("content") or ""
+        self.assertEqual(text, words)
+
+    def test_17_many_at_once_are_the_same_as_alone(self):
+        bodies = [{"prompt": f"prompt {i} " * (1 + i % 7), "max_tokens": 12, "temperature": 0, "ignore_eos": True} for i in range(32)]
+        alone = [self.server.post(COMPLETIONS, body).json["choices"][0]["text"] for body in bodies]
+        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+            together = list(pool.map(lambda body: self.server.post(COMPLETIONS, body).json["choices"][0]["text"], bodies))
+        self.assertEqual(alone, together)
+
+
+class AnthropicAndResponsesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(program_path()).wait_ready()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+
+    TOOL_TEXT = ('\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Oslo'
+                 "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>")
+    TOOL = {"name": "get_weather", "description": "d", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+
+    def messages(self, text, **fields):
+        body = {"max_tokens": 200, "temperature": 0, "messages": [{"role": "user", "content": f"Say ⟦{text}⟧"}], **fields}
+        whole = self.server.post("/v1/messages", body)
+        self.assertEqual(whole.status, 200, whole.text)
+        streamed = self.server.post("/v1/messages", {**body, "stream": True})
+        return whole.json, [(name, json.loads(data)) for name, data in streamed.events]
+
+    def rebuild(self, events):
+        names = [name for name, _ in events]
+        self.assertEqual((names[0], names[-2], names[-1]), ("message_start", "message_delta", "message_stop"))
+        self.assertTrue(all(name == data["type"] for name, data in events))
+        blocks, open_block = [], None
+        for name, data in events:
+            if name == "content_block_start":
+                self.assertIsNone(open_block)
+                self.assertEqual(data["index"], len(blocks))
+                open_block, json_text = dict(data["content_block"]), ""
+            elif name == "content_block_delta":
+                delta = data["delta"]
+                if delta["type"] == "input_json_delta":
+                    json_text += delta["partial_json"]
+                elif delta["type"] != "signature_delta":
+                    key = delta["type"].removesuffix("_delta")
+                    open_block[key] += delta[key]
+            elif name == "content_block_stop":
+                if open_block["type"] == "tool_use":
+                    open_block["input"] = json.loads(json_text or "{}")
+                blocks.append(open_block)
+                open_block = None
+        return blocks, events[-2][1]
+
+    def strip_ids(self, blocks):
+        return [{k: v for k, v in block.items() if k != "id"} for block in blocks]
+
+    def test_messages_streamed_is_whole(self):
+        for text, fields, stop in (
+            ("Hello there.", {}, "end_turn"),
+            ("a thought</think>Hello.", {"thinking": {"type": "enabled", "budget_tokens": 2000}}, "end_turn"),
+            ("Hello" + self.TOOL_TEXT, {"tools": [self.TOOL]}, "tool_use"),
+            (self.TOOL_TEXT, {"tools": [self.TOOL], "tool_choice": {"type": "any"}}, "tool_use"),
+            (self.TOOL_TEXT, {"tools": [self.TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}}, "tool_use"),
+            ("one two three four five", {"max_tokens": 3}, "max_tokens"),
+            ("one END two", {"stop_sequences": ["END"]}, "stop_sequence"),
+        ):
+            whole, events = self.messages(text, **fields)
+            blocks, delta = self.rebuild(events)
+            self.assertEqual(self.strip_ids(whole["content"]), self.strip_ids(blocks), text)
+            self.assertEqual(whole["stop_reason"], stop, text)
+            self.assertEqual(delta["delta"]["stop_reason"], stop)
+            self.assertEqual(delta["usage"]["output_tokens"], whole["usage"]["output_tokens"])
+            self.assertEqual(whole["stop_sequence"], "END" if stop == "stop_sequence" else None)
+
+    def test_messages_conversation(self):
+        body = {
+            "max_tokens": 50,
+            "system": [{"type": "text", "text": "Be brief."}],
+            "tools": [self.TOOL],
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "weather?"}]},
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "look"},
+                                                  {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"city": "Oslo"}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "rain"}]},
+                                             {"type": "text", "text": "and? ⟦It rains.⟧"}]},
+            ],
+        }
+        reply = self.server.post("/v1/messages", body).json
+        self.assertEqual(reply["content"], [{"type": "text", "text": "It rains."}])
+        counted = self.server.post("/v1/messages/count_tokens", {k: v for k, v in body.items() if k != "max_tokens"}).json
+        usage = reply["usage"]
+        self.assertEqual(counted["input_tokens"], usage["input_tokens"] + usage["cache_read_input_tokens"])
+
+    def test_76_events_of_responses(self):
+        body = {"input": "Say ⟦a thought</think>Hello." + self.TOOL_TEXT + "⟧", "temperature": 0, "stream": True,
+                "tools": [{"type": "function", "name": "get_weather", "parameters": self.TOOL["input_schema"]}]}
+        events = [(name, json.loads(data)) for name, data in self.server.post("/v1/responses", body).events]
+        self.assertEqual([d["sequence_number"] for _, d in events], list(range(len(events))))
+        self.assertTrue(all(name == data["type"] for name, data in events))
+        names = [name for name, _ in events]
+        squeezed = [n for i, n in enumerate(names) if i == 0 or n != names[i - 1]]
+        item = lambda kind: ["response.output_item.added", "response.content_part.added", f"response.{kind}.delta",
+                             f"response.{kind}.done", "response.content_part.done", "response.output_item.done"]
+        self.assertEqual(squeezed, ["response.created", "response.in_progress", *item("reasoning_text"), *item("output_text"),
+                                    "response.output_item.added", "response.function_call_arguments.delta",
+                                    "response.function_call_arguments.done", "response.output_item.done", "response.completed"])
+        added = [d["output_index"] for n, d in events if n == "response.output_item.added"]
+        self.assertEqual(added, [0, 1, 2])
+        final = events[-1][1]["response"]
+        self.assertEqual([i["type"] for i in final["output"]], ["reasoning", "message", "function_call"])
+        self.assertEqual(json.loads(final["output"][2]["arguments"]), {"city": "Oslo"})
+        whole = self.server.post("/v1/responses", {**body, "stream": False}).json
+        self.assertEqual([i["type"] for i in whole["output"]], ["reasoning", "message", "function_call"])
+        self.assertEqual(whole["usage"]["output_tokens"], final["usage"]["output_tokens"])
+        self.assertGreater(whole["usage"]["output_tokens_details"]["reasoning_tokens"], 0)
+
+    def test_77_items_sent_back(self):
+        first = self.server.post("/v1/responses", {"input": "Say ⟦a thought</think>Hi." + self.TOOL_TEXT + "⟧", "temperature": 0}).json
+        call = first["output"][2]
+        again = [{"role": "user", "content": "hello"}, *first["output"],
+                 {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"},
+                 {"role": "user", "content": [{"type": "input_text", "text": "so? ⟦t</think>It rains.⟧"}]}]
+        reply = self.server.post("/v1/responses", {"input": again, "temperature": 0, "instructions": "Be brief."}).json
+        self.assertEqual(reply["output"][-1]["content"][0]["text"], "It rains.")
+        cut = self.server.post("/v1/responses", {"input": "Say ⟦t</think>a b c d e f g⟧", "max_output_tokens": 4}).json
+        self.assertEqual((cut["status"], cut["incomplete_details"]["reason"]), ("incomplete", "max_output_tokens"))
+
+
+class KeysTest(unittest.TestCase):
+    def test_keys_and_limits(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".keys") as file:
+            file.write("# label secret limits\nalice s3cret-a\nbob s3cret-b max_concurrent=1\ncarol s3cret-c max_per_minute=2\n")
+            file.flush()
+            with Server(program_path(), "--api-key-file", file.name, "--scripted-step-us", "1000") as server:
+                self.assertEqual(server.get("/health").status, 200)
+                for path in ("/v1/models", "/metrics", "/version", "/nowhere", "/v1/requests"):
+                    self.assertEqual(server.get(path).status, 401, path)
+                    self.assertEqual(server.get(path, headers={"Authorization": "Bearer wrong"}).status, 401, path)
+                reply = server.post("/v1/messages", {}, headers={"x-api-key": "wrong"})
+                self.assertEqual(reply.json["error"]["type"], "authentication_error")
+                bearer = {"Authorization": "Bearer s3cret-a"}
+                self.assertEqual(server.get("/v1/models", headers=bearer).status, 200)
+                self.assertEqual(server.get("/v1/models", headers={"x-api-key": "s3cret-b"}).status, 200)
+                self.check_concurrent(server)
+                carol = {"Authorization": "Bearer s3cret-c"}
+                codes = [server.post(CHAT, say("x"), headers=carol).status for _ in range(3)]
+                self.assertEqual(codes, [200, 200, 429])
+                self.assertEqual(server.post(CHAT, say("x"), headers=bearer).status, 200)
+                self.check_salt(server)
+
+    def check_concurrent(self, server):
+        bob = {"Authorization": "Bearer s3cret-b"}
+        s = server.raw_socket()
+        data = json.dumps({"prompt": "x", "max_tokens": 10000, "ignore_eos": True}).encode()
+        s.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nAuthorization: Bearer s3cret-b\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        time.sleep(0.2)
+        reply = server.post(CHAT, say("x"), headers=bob)
+        self.assertEqual(reply.status, 429)
+        self.assertIn("retry-after", reply.headers)
+        self.assertEqual(reply.json["error"]["type"], "rate_limit_error")
+        s.close()
+        time.sleep(0.3)
+        self.assertEqual(server.post(CHAT, say("x"), headers=bob).status, 200)
+
+    def check_salt(self, server):
+        body = {"prompt": [9] * 1000, "max_tokens": 1, "ignore_eos": True}
+        cached = []
+        for secret in ("s3cret-a", "s3cret-a", "s3cret-b"):
+            reply = server.post(COMPLETIONS, body, headers={"Authorization": f"Bearer {secret}"}).json
+            cached.append(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+        self.assertEqual(cached[0], 0)
+        self.assertGreater(cached[1], 800)
+        self.assertEqual(cached[2], 0, "another key's prefix was found")
+
+
+class OverloadTest(unittest.TestCase):
+    def test_71_a_thousand_at_once(self):
+        with Server(program_path(), "--max-queued", "40", "--max-running", "8", "--scripted-step-us", "2000") as server:
+            body = post_bytes(CHAT, say("the right answer"))
+            sockets = []
+            for _ in range(1000):
+                sockets.append(server.raw_socket())
+            for s in sockets:
+                s.sendall(body)
+            codes, wrong, without_retry = {}, 0, 0
+            for s in sockets:
+                s.settimeout(60)
+                data = b""
+                while b"\r\n\r\n" not in data:
+                    data += s.recv(65536)
+                head, rest = data.split(b"\r\n\r\n", 1)
+                length = int(re.search(rb"Content-Length: (\d+)", head).group(1))
+                while len(rest) < length:
+                    rest += s.recv(65536)
+                s.close()
+                status = int(head[9:12])
+                codes[status] = codes.get(status, 0) + 1
+                if status == 200 and json.loads(rest)["choices"][0]["message"]["content"] != "the right answer":
+                    wrong += 1
+                if status in (429, 503) and b"Retry-After" not in head:
+                    without_retry += 1
+            self.assertEqual((wrong, without_retry), (0, 0))
+            self.assertLessEqual(set(codes), {200, 429, 503})
+            self.assertGreaterEqual(codes[200], 40)
+            self.assertGreater(codes.get(429, 0) + codes.get(503, 0), 100)
+            server.wait_idle()
+            self.assertEqual(server.post(CHAT, say("after")).json["choices"][0]["message"]["content"], "after")
+
+    def test_74_drain_on_sigterm(self):
+        server = Server(program_path(), "--scripted-step-us", "5000", "--drain", "20").wait_ready()
+        texts = []
+
+        def stream():
+            texts.append(assemble(server.post(CHAT, repeat("word ", 100, stream=True, max_tokens=900)).chunks)[0]["content"])
+
+        threads = [threading.Thread(target=stream) for _ in range(4)]
+        keep = server.connect()
+        keep.request("GET", "/version")
+        keep.getresponse().read()
+        for t in threads:
+            t.start()
+        time.sleep(0.3)
+        server.process.terminate()
+        time.sleep(0.1)
+        try:
+            refused = server.post(CHAT, say("too late"))
+            self.assertEqual(refused.status, 503)
+            self.assertIn("retry-after", refused.headers)
+            self.assertEqual(server.get("/health").status, 503)
+        except ConnectionError:
+            pass
+        for t in threads:
+            t.join()
+        self.assertEqual(texts, ["word " * 100] * 4)
+        self.assertEqual(server.process.wait(20), 0)
+
+    def test_drain_time_ends(self):
+        server = Server(program_path(), "--scripted-step-us", "5000", "--drain", "0.5").wait_ready()
+        s = server.raw_socket()
+        s.sendall(post_bytes(COMPLETIONS, {"prompt": "x", "max_tokens": 15000, "ignore_eos": True, "stream": True}))
+        s.recv(100)
+        begin = time.monotonic()
+        self.assertEqual(server.stop(), 0)
+        self.assertLess(time.monotonic() - begin, 5)
+
+    def test_request_timeout(self):
+        with Server(program_path(), "--request-timeout", "0.5", "--scripted-step-us", "5000") as server:
+            reply = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 15000, "ignore_eos": True})
+            self.assertEqual(reply.status, 408, reply.text)
+            events = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 15000, "ignore_eos": True, "stream": True}).events
+            self.assertIn("error", json.loads(events[-1][1]))
+            self.assertEqual(server.post(CHAT, say("fine")).status, 200)
+
+    def test_watchdog_fails_health(self):
+        with Server(program_path(), "--step-timeout", "0.2", "--scripted-step-us", "1000000") as server:
+            s = server.raw_socket()
+            s.sendall(post_bytes(COMPLETIONS, {"prompt": "x", "max_tokens": 3, "ignore_eos": True}))
+            time.sleep(0.6)
+            health = server.get("/health")
+            self.assertEqual(health.status, 503)
+            self.assertIn("step", health.json["reason"])
+            self.assertEqual(server.post(CHAT, say("x")).status, 503)
+            s.close()
+
+    def test_bad_starts(self):
+        for flags, message in ((["--model", "/nowhere"], "/nowhere"), (["--host", "203.0.113.7"], "203.0.113.7")):
+            done = subprocess.run([program_path(), "serve", "--port", "0", *flags], capture_output=True, text=True, timeout=30)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(message, done.stderr)
+        done = subprocess.Popen([program_path(), "serve", "--host", "0.0.0.0", "--port", "0", "--scripted", "--model", "models/mini-v4"],
+                                stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.assertIn("no API key", done.stderr.readline())
+        done.terminate()
+        self.assertEqual(done.wait(20), 0)
+        done.stderr.close()
+        done.stdout.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
