@@ -9,6 +9,7 @@
 #include "server/openai_json.h"
 #include "server/prompt_fields.h"
 #include "server/routes.h"
+#include "server/web/page.h"
 #include "text/utf8.h"
 
 namespace fathom {
@@ -281,6 +282,18 @@ void handle_metrics(RouteCall& call) {
   reply.body = render_metrics(call.server->metrics, *call.server->http_counts, stats ? &*stats : nullptr,
                               health_of(*call.server).ok, call.server->options.model_names.front(),
                               call.server->options.version);
+  call.exchange->reply(std::move(reply));
+}
+
+void handle_page(RouteCall& call) {
+  HttpReply reply;
+  reply.content_type = "text/html; charset=utf-8";
+  reply.body = web_page();
+  reply.headers = {{"Cache-Control", "no-cache"},
+                   {"X-Content-Type-Options", "nosniff"},
+                   {"Content-Security-Policy",
+                    "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
+                    "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}};
   call.exchange->reply(std::move(reply));
 }
 

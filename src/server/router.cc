@@ -33,6 +33,8 @@ constexpr Route kRoutes[] = {
     {"GET", "/version", handle_version, true, false, false, kOpen},
     {"GET", "/health", handle_health, false, false, false, kOpen},
     {"GET", "/metrics", handle_metrics, true, false, false, kOpen},
+    // The page itself holds nothing; what it shows it asks for with a key.
+    {"GET", "/", handle_page, false, false, false, kOpen},
     {"GET", "/v1/requests", handle_requests, true, false, false, kOpen},
     {"GET", "/v1/requests/", handle_request, true, false, false, kOpen},
 };
