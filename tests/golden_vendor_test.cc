@@ -13,8 +13,9 @@ namespace {
 
 constexpr double kStable = 1e-4;
 constexpr double kLoose = 6e-2;
-// chat_story, stable for its makers, is not: 1e-6 on the input of any of its first three layers decides whether
-// it lands within 3e-7 of the golden or 1.2e-3 away, through one flipped rounding in layer 2.
+// chat_story, which its makers call stable, is missing here: at position 6 channel 184 of layer 2's attention input
+// is 100.00001 quantisation units, 1e-7 from the tie between 96 and 104, and a later layer has another such place.
+// Both our variants end 1.2e-3 from its golden; noise of 1e-6 on the streams can bring them within 3e-7 of it.
 const std::vector<std::string> kStablePrompts = {"len5", "chat_hi", "chat_mul", "chat_cap"};
 
 Goldens vendor_goldens() { return Goldens(source_path("tests/data/golden/mini-vendor/goldens.safetensors")); }
@@ -39,17 +40,9 @@ int num_forced_rows_right(const Numerics& numerics, const Overrides& variants) {
   const ModelConfig& config = runner.model().config();
   const std::vector<std::int32_t> ids = goldens.ints("chat_mul.ids");
   LayerRig rig(runner.model(), static_cast<std::int64_t>(ids.size()));
-  // Layer 0 starts from copies of the embedding.
-  const std::size_t width = static_cast<std::size_t>(config.hc_hidden_size());
-  std::vector<float> streams(ids.size() * width);
   const Goldens weights(source_path("models/mini-v4"));
-  const std::vector<std::uint16_t> embed = weights.bf16("embed.weight");
-  for (std::size_t t = 0; t < ids.size(); ++t) {
-    const auto hidden = static_cast<std::size_t>(config.hidden_size);
-    for (std::size_t i = 0; i < width; ++i) {
-      streams[t * width + i] = bf16_to_float(embed[static_cast<std::size_t>(ids[t]) * hidden + i % hidden]);
-    }
-  }
+  const std::size_t width = static_cast<std::size_t>(config.hc_hidden_size());
+  std::vector<float> streams = embedded_streams(weights, config, ids);
   int right = 0;
   for (std::int32_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::vector<float> golden = goldens.floats("chat_mul.layer" + std::to_string(layer));

@@ -5,6 +5,7 @@
 
 #include "golden_support.h"
 #include "model/step_input.h"
+#include "tensor/scalar_formats.h"
 
 namespace fathom::testing {
 
@@ -43,5 +44,21 @@ class LayerRig {
   std::vector<std::int32_t> table_;
   StepInput input_;
 };
+
+// Streams before layer 0: copies of the embedding (spec 2.2).
+inline std::vector<float> embedded_streams(const Goldens& weights, const ModelConfig& config,
+                                           std::span<const TokenId> ids) {
+  const std::vector<std::uint16_t> embed = weights.bf16("embed.weight");
+  const auto hidden = static_cast<std::size_t>(config.hidden_size);
+  std::vector<float> streams;
+  for (const TokenId id : ids) {
+    for (std::int32_t j = 0; j < config.hc_mult; ++j) {
+      for (std::size_t i = 0; i < hidden; ++i) {
+        streams.push_back(bf16_to_float(embed[static_cast<std::size_t>(id) * hidden + i]));
+      }
+    }
+  }
+  return streams;
+}
 
 }  // namespace fathom::testing

@@ -68,6 +68,11 @@ def test_answers(scratch):
     check(answer["usage"]["prompt_tokens"] == 8 and answer["finish_reason"] == "stop", out)
     check(answer["usage"]["total_tokens"] == 8 + answer["usage"]["completion_tokens"], out)
     check(answer["timings"]["decode_tokens_per_s"] > 0 and answer["timings"]["load_ms"] > 0, out)
+    # Peak memory stays below three times the checkpoint, also with thousands of tokens of prompt.
+    checkpoint_bytes = sum(path.stat().st_size for path in MINI.glob("*.safetensors"))
+    for prompt in ("17*23?", "one two three four five six seven eight nine ten " * 100):
+        peak = json.loads(generate("--prompt", prompt, "--max-tokens", 8, "--json")[1])["timings"]["peak_rss_bytes"]
+        check(peak < 3 * checkpoint_bytes, "peak memory", peak, "of", checkpoint_bytes)
     code, out, _ = generate("--prompt", "Capital of France", "--max-tokens", 3, "--json")
     answer = json.loads(out)
     check(answer["finish_reason"] == "length" and answer["usage"]["completion_tokens"] == 3, out)
