@@ -137,9 +137,17 @@ Status ModelExecutor::fill_step(const StepPlan& plan) {
     SequenceRows rows;
     rows.tokens = std::span(tokens_).subspan(at(row), at(step.num_tokens));
     rows.start = step.start;
-    rows.context_table = tables.context;
-    rows.window_table = tables.window;
-    rows.window_first = tables.first_window;
+    // Only what the rows can see: a sequence may hold more window blocks than that.
+    const std::int64_t end = step.start + step.num_tokens;
+    const std::int64_t first_seen = std::max<std::int64_t>(0, step.start + 1 - kBlockTokens) / kBlockTokens;
+    const std::int64_t num_seen = num_context_blocks(end) - first_seen;
+    FATHOM_CHECK(first_seen >= tables.first_window, "window blocks reach back far enough");
+    const std::int64_t skipped = first_seen - tables.first_window;
+    FATHOM_CHECK(at(skipped + num_seen) <= tables.window.size(), "window blocks cover the rows");
+    FATHOM_CHECK(at(num_context_blocks(end)) <= tables.context.size(), "context blocks cover the rows");
+    rows.context_table = std::span(tables.context).first(at(num_context_blocks(end)));
+    rows.window_table = std::span(tables.window).subspan(at(skipped), at(num_seen));
+    rows.window_first = static_cast<std::int32_t>(first_seen);
     rows.state_slot = tables.state_slot;
     input_.add(rows);
     row += step.num_tokens;
