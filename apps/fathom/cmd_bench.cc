@@ -1,12 +1,14 @@
 // `fathom bench ops` and `fathom bench decode`: measured time beside the floor that the cost models give.
 //
 // The floor of one call is max(bytes / memory bandwidth, FLOPs / peak), ceilings measured in this process; a step's
-// floor is the sum over its calls. Times are the best of several rounds: other load on the machine only adds.
+// floor is the sum over its calls. Times are the best of several rounds for each position or step, which every round
+// repeats: other load on the machine only adds.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -201,19 +203,19 @@ Result<StepFigures> decode_at(Bench& bench, const BenchOptions& options, std::in
   FATHOM_RETURN_IF_ERROR(session.decode(bench.tokens.front(), greedy()).status());
   session.executor().context().trace = nullptr;
   figures.floor_ms = floor_ms_of(trace, ceilings);
-  figures.measured_ms = 1e9;
+  std::vector<double> best(static_cast<std::size_t>(options.tokens), 1e9);  // of each position, ms
   for (int round = 0; round < options.rounds; ++round) {
-    // The same positions every round: a prefill of what is cached rolls back to it.
     session.reset();
     FATHOM_RETURN_IF_ERROR(session.prefill(first_tokens(bench, position), greedy()).status());
     TokenId token = bench.tokens.front();
-    const auto begin = Clock::now();
-    for (int i = 0; i < options.tokens; ++i) {
+    for (double& time : best) {
+      const auto begin = Clock::now();
       FATHOM_ASSIGN_OR_RETURN(const SampledToken sampled, session.decode(token, greedy()));
+      time = std::min(time, 1e3 * seconds_since(begin));
       token = sampled.token;
     }
-    figures.measured_ms = std::min(figures.measured_ms, 1e3 * seconds_since(begin) / options.tokens);
   }
+  figures.measured_ms = std::accumulate(best.begin(), best.end(), 0.0) / options.tokens;
   return figures;
 }
 
@@ -221,19 +223,25 @@ Result<StepFigures> prefill_of(Bench& bench, const BenchOptions& options, std::i
                                const simd::Ceilings& ceilings) {
   Session& session = *bench.session;
   StepFigures figures;
-  figures.measured_ms = 1e9;
   StepTrace trace;
+  std::vector<double> best;  // of each step, ms
   for (int round = 0; round <= options.rounds; ++round) {
     session.reset();
     session.executor().context().trace = round == 0 ? &trace : nullptr;
-    const auto begin = Clock::now();
-    FATHOM_RETURN_IF_ERROR(session.prefill(first_tokens(bench, count), greedy()).status());
-    const double time = 1e3 * seconds_since(begin);
-    if (round == 0)
-      figures.floor_ms = floor_ms_of(trace, ceilings);
-    else
-      figures.measured_ms = std::min(figures.measured_ms, time);
+    std::size_t step = 0;
+    auto begin = Clock::now();
+    const auto progress = [&](std::int64_t, std::int64_t) {
+      const double time = 1e3 * seconds_since(begin);
+      if (step == best.size()) best.push_back(time);
+      best[step] = std::min(best[step], time);
+      ++step;
+      begin = Clock::now();
+      return true;
+    };
+    FATHOM_RETURN_IF_ERROR(session.prefill(first_tokens(bench, count), greedy(), progress).status());
+    if (round == 0) figures.floor_ms = floor_ms_of(trace, ceilings);
   }
+  figures.measured_ms = std::accumulate(best.begin(), best.end(), 0.0);
   return figures;
 }
 
@@ -258,9 +266,9 @@ class Report {
 
 Status bench_decode(const BenchOptions& options, Report& report) {
   const int threads = options.model.threads > 0 ? options.model.threads : ThreadPool::available_cpus();
-  std::printf("fathom bench decode: %s, %s, %d threads, chunks of %lld rows, best of %d rounds of %d tokens\n",
+  std::printf("fathom bench decode: %s, %s, %d threads, chunks of %lld rows, %d tokens, each the best of %d rounds\n",
               options.model.model.empty() ? "models/mini-v4" : options.model.model.c_str(), simd::instruction_set(),
-              threads, static_cast<long long>(options.chunk), options.rounds, options.tokens);
+              threads, static_cast<long long>(options.chunk), options.tokens, options.rounds);
   const simd::Ceilings ceilings = measure_and_print_ceilings(threads);
   report.set("memory_bytes_per_s", ceilings.memory_bytes_per_s);
   report.set("cache_bytes_per_s", ceilings.cache_bytes_per_s);
