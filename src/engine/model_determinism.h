@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -30,7 +32,7 @@ class ModelBench {
  public:
   ModelBench() {
     LoadOptions options;
-    options.max_logit_rows = 64;
+    options.max_logit_rows = 256;
     auto loaded = load_model(FATHOM_SOURCE_DIR "/models/mini-v4", options);
     EXPECT_TRUE(loaded.ok()) << loaded.status().message();
     loaded_ = std::move(*loaded);
@@ -38,14 +40,16 @@ class ModelBench {
 
   Model& model() { return *loaded_.model; }
 
-  std::unique_ptr<ModelExecutor> make_executor(std::int32_t num_context_blocks, std::int32_t num_resume_slots) {
+  std::unique_ptr<ModelExecutor> make_executor(std::int32_t num_context_blocks, std::int32_t num_resume_slots,
+                                               std::int32_t max_proposals = 0, std::int32_t num_sequences = 32) {
     ModelExecutorOptions options;
     options.max_length_tokens = 8192;
-    options.max_sequences = 32;
+    options.max_sequences = num_sequences;
     options.num_context_blocks = num_context_blocks;
-    options.num_window_blocks = 128;
-    options.num_state_slots = 32;
+    options.num_window_blocks = 4 * num_sequences;
+    options.num_state_slots = num_sequences;
     options.num_resume_slots = num_resume_slots;
+    options.max_proposals = max_proposals;
     options.weights_fingerprint = loaded_.weights_fingerprint;
     auto executor = ModelExecutor::make(model(), options);
     EXPECT_TRUE(executor.ok()) << executor.status().message();
@@ -107,6 +111,7 @@ class ModelBench {
     std::int32_t times = 1;
     bool together = true;
     bool cancels = false;
+    std::int32_t num_drafts = 0;
   };
 
   // Returns the engine's statistics at the end.
@@ -115,9 +120,11 @@ class ModelBench {
     options.eos_id = 1;
     options.max_queued_requests = 1000;
     options.prefix_cache = run.prefix_cache;
+    options.num_drafts = run.num_drafts;
     options.prefill_chunk_tokens = options.prefill_chunk_shared_tokens = options.prefill_chunk_alone_tokens =
         run.chunk_tokens;
-    auto engine = Engine::make(options, make_executor(run.num_context_blocks, run.num_resume_slots), nullptr);
+    auto engine =
+        Engine::make(options, make_executor(run.num_context_blocks, run.num_resume_slots, run.num_drafts), nullptr);
     EXPECT_TRUE(engine.ok()) << engine.status().message();
     std::mt19937_64 random(99);
     for (std::int32_t time = 0; time < run.times; ++time) {

@@ -43,6 +43,17 @@ TEST(ModelDeterminism, RandomArrivalWithCancelsUnderEviction) {
   EXPECT_GT(stats.prefix_hits, 0);
 }
 
+TEST(ModelDeterminism, WithDrafts) {
+  for (std::int32_t depth : {1, 4}) {
+    ModelBench::Run run;
+    run.num_drafts = depth;
+    run.cancels = depth == 4;
+    run.num_context_blocks = depth == 4 ? 24 : 256;
+    const EngineStats stats = bench().expect_answers(cases(), run);
+    EXPECT_GT(stats.drafted_tokens, 100);
+  }
+}
+
 TEST(ModelPrefixCache, WarmLogitsAreColdLogits) {
   const auto vocab = static_cast<TokenId>(bench().model().config().vocab_size);
   const auto executor = bench().make_executor(256, 64);

@@ -19,6 +19,11 @@ TEST(ModelDeterminismLong, TwoHundredPrompts) {
     together.prefix_cache = false;
     bench.expect_answers(cases, together);
   }
+  for (std::int32_t depth : {1, 2, 3, 7}) {
+    ModelBench::Run drafted;
+    drafted.num_drafts = depth;
+    bench.expect_answers(cases, drafted);
+  }
   ModelBench::Run pressed;
   pressed.cancels = true;
   pressed.num_context_blocks = 20;
