@@ -12,6 +12,8 @@
 namespace fathom::engine_detail {
 namespace {
 
+constexpr std::int32_t kMaxPriority = 8;
+
 SchedulerOptions scheduler_options(const EngineOptions& options) {
   SchedulerOptions result;
   result.prefill_chunk_tokens = options.prefill_chunk_tokens;
@@ -208,7 +210,7 @@ void EngineThread::start_request(std::unique_ptr<ActiveRequest> owned, std::uint
     SequenceSpec sequence;
     sequence.id = choice->sequence;
     sequence.prompt = request.prompt;
-    sequence.priority = request.priority;
+    sequence.priority = std::clamp(request.priority, -kMaxPriority, kMaxPriority);
     sequence.key = request.key;
     sequence.cache_salt = request.cache_salt;
     sequence.use_prefix_cache = request.use_prefix_cache;

@@ -61,7 +61,7 @@ struct Request {
   std::optional<TokenId> reasoning_end;   // set: the output begins inside reasoning, which this token ends
   std::function<std::unique_ptr<TokenConstraint>()> make_constraint;  // called once a choice; empty: none
 
-  std::int32_t priority = 0;  // higher first
+  std::int32_t priority = 0;  // higher first; beyond [-8, 8] taken as the bound, so that waiting has an end
   std::string key;            // whose request: shares are fair between keys
   std::string cache_salt;     // prefixes are found among requests of the same salt only
   bool use_prefix_cache = true;
