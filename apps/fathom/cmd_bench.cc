@@ -20,6 +20,7 @@
 #include "engine/session.h"
 #include "opened_model.h"
 #include "ops/simd/ceilings.h"
+#include "ops/simd/instruction_set.h"
 
 namespace fathom::app {
 namespace {

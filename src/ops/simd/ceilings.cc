@@ -49,7 +49,6 @@ float multiply_add(std::int64_t steps, float x) {
   return reduce_one(sum);
 }
 std::int64_t flops_of_step() { return 2 * kChains * static_cast<std::int64_t>(kLanes); }
-const char* target_name() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace fathom
@@ -60,7 +59,6 @@ namespace fathom {
 HWY_EXPORT(read_floats);
 HWY_EXPORT(multiply_add);
 HWY_EXPORT(flops_of_step);
-HWY_EXPORT(target_name);
 namespace simd {
 namespace {
 
@@ -111,8 +109,6 @@ Ceilings measure_ceilings(ThreadPool& threads, int rounds) {
   }
   return best;
 }
-
-const char* instruction_set() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
 
 }  // namespace simd
 }  // namespace fathom

@@ -14,7 +14,4 @@ struct Ceilings {
 // The best of `rounds`, all threads of the pool working.
 Ceilings measure_ceilings(ThreadPool& threads, int rounds = 5);
 
-// The instruction set that run-time dispatch chose: "AVX3", "AVX2", "SSE4".
-const char* instruction_set();
-
 }  // namespace fathom::simd

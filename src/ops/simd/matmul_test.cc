@@ -8,10 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/simd/targets.h"
-//
-#include <hwy/targets.h>
-
+#include "ops/simd/instruction_set.h"
 #include "tensor/block_quantise.h"
 #include "tensor/scalar_formats.h"
 
@@ -21,16 +18,13 @@ namespace {
 // Every instruction set of this machine, one after the other.
 template <typename Body>
 void for_each_target(Body body) {
-  const std::int64_t all = hwy::SupportedTargets();
-  for (std::int64_t target : {HWY_SSE4, HWY_AVX2, HWY_AVX3}) {
-    if ((all & target) == 0) continue;
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  const std::string best = instruction_set();
+  for (const char* name : {"SSE4", "AVX2", "AVX3"}) {
+    if (!choose_instruction_set(name)) continue;
+    SCOPED_TRACE(name);
     body();
   }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  choose_instruction_set(best);
 }
 
 struct RandomWeight {

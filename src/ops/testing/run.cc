@@ -4,10 +4,12 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
 
+#include "ops/simd/instruction_set.h"
 #include "tensor/buffer.h"
 
 namespace fathom::testing {
@@ -15,6 +17,10 @@ namespace {
 
 const OpRegistry& registry() {
   static const OpRegistry filled = [] {
+    // Vector code runs on the instruction set named by FATHOM_TEST_SIMD; unset: the machine's best.
+    if (const char* name = std::getenv("FATHOM_TEST_SIMD"); name != nullptr) {
+      FATHOM_CHECK(simd::choose_instruction_set(name), "this machine has the instruction set of FATHOM_TEST_SIMD");
+    }
     OpRegistry made;
     register_cpu_variants(made);
     return made;
