@@ -170,7 +170,23 @@ def test_bad_input(scratch):
     refuse(["logits", "--ids", bad, "--out", empty / "a" / "b"], str(empty))
     refuse(["logits", "--ids", bad, "--out", scratch / "never", "--max-context", "1"], "2 ids")
     check(not list(scratch.glob("never*")), "nothing half-done is left", list(scratch.glob("never*")))
+    refuse(["generate", "--prompt", "x", "--temperature", "nan"], "--temperature", "nan")
+    refuse(["generate", "--prompt", "x", "--top-k", "-2"], "--top-k", "-2")
+    refuse(["generate", "--prompt", "x", "--max-tokens", "-5"], "found -5, expected 1 or more")
+    refuse(["generate", "--prompt", "x", "--seed", "abc"], "--seed", "abc")
+    refuse(["genrate"], "genrate", "generate")
+    refuse(["generate", "--prompt", "x", "--model", bad], str(bad), "found a file", "model directory")
+    # A rename over one of these would replace the node itself, not write to it.
+    (scratch / "link").symlink_to(bad)
+    os.mkfifo(scratch / "pipe")
+    for name, found in (("link", "symbolic link"), ("pipe", "pipe"), (".", "directory")):
+        refuse(["logits", "--ids", bad, "--out", scratch / name], str(scratch / name), found)
+    check((scratch / "link").is_symlink() and (scratch / "pipe").is_fifo(), "what was there still is")
     if os.path.exists("/dev/full"):
+        for command in (["verify", "--model", MINI], ["inspect", "--model", MINI], ["selfcheck"], ["--help"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                code, _, err = fathom(*command, stdout=full)
+                check(code != 0 and "standard output" in err, command, code, err)
         with open("/dev/full", "w", encoding="utf-8") as full:
             code, _, err = generate("--prompt", "17*23?", stdout=full)
             check(code != 0 and "No space left" in err, code, err)
@@ -198,6 +214,8 @@ def test_bad_models(scratch):
         (lambda p: (edit_config(p, "num_hidden_layers", 5), edit_config(p, "compress_ratios", [0, 0, 4, 128, 4, 0])),
          ["layers.5"]),
         (lambda p: (p / "tokenizer.json").unlink(), ["tokenizer.json"]),
+        (lambda p: (p / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+         ["tokenizer.json", "LFS"]),
     ]
     for i, (change, expected) in enumerate(cases):
         refuse(["generate", "--prompt", "x", "--model", damaged(f"damaged{i}", change)], *expected)

@@ -90,6 +90,9 @@ Result<SampleSpec> sampling_of(const SamplingFlags& flags, const GenerationDefau
   SampleSpec spec;
   spec.temperature = flags.temperature.value_or(defaults.do_sample ? defaults.temperature : 0.0f);
   spec.top_p = flags.top_p.value_or(defaults.top_p);
+  if (flags.top_k < -1) {
+    return invalid_argument("--top-k: found " + std::to_string(flags.top_k) + ", expected 1 or more, 0 or -1 for off");
+  }
   spec.top_k = flags.top_k < 0 ? 0 : flags.top_k;
   spec.min_p = flags.min_p;
   spec.seed = flags.seed ? *flags.seed : std::random_device{}();

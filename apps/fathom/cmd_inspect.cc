@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "model/capacity.h"
 #include "ops/registry.h"
+#include "standard_streams.h"
 
 namespace fathom::app {
 namespace {
@@ -224,21 +225,21 @@ std::int64_t physical_memory_bytes() {
 
 int run_inspect(const InspectOptions& options) {
   const Result<Checkpoint> checkpoint = open_checkpoint(options.model);
-  if (!checkpoint.ok()) {
-    std::fprintf(stderr, "fathom: error: %s\n", checkpoint.status().message().c_str());
-    return 1;
-  }
+  if (!checkpoint.ok()) return report_failure("inspect", checkpoint.status());
   const ModelConfig& config = checkpoint->config;
   const std::int64_t longest = config.max_position_embeddings;
-  if (options.max_context < 0 || options.max_context > longest || options.max_sequences < 1 ||
-      options.max_sequences > (1 << 20) || options.memory_bytes < 0) {
-    std::fprintf(stderr,
-                 "fathom: error: found --max-context %lld and --max-sequences %lld, expected 1 to %lld tokens (the "
-                 "model's longest context) and 1 to 1048576 sequences\n",
-                 static_cast<long long>(options.max_context), static_cast<long long>(options.max_sequences),
-                 static_cast<long long>(longest));
-    return 2;
+  const auto refuse = [](const char* flag, std::int64_t found, const std::string& expected) {
+    return report_failure(
+        "inspect", invalid_argument(std::string(flag) + ": found " + std::to_string(found) + ", expected " + expected));
+  };
+  constexpr std::int64_t kMostSequences = 1 << 20;
+  if (options.max_context < 0 || options.max_context > longest) {
+    return refuse("--max-context", options.max_context, "1 to " + std::to_string(longest) + ", the model's longest");
   }
+  if (options.max_sequences < 1 || options.max_sequences > kMostSequences) {
+    return refuse("--max-sequences", options.max_sequences, "1 to " + std::to_string(kMostSequences));
+  }
+  if (options.memory_bytes < 0) return refuse("--memory", options.memory_bytes, "0 (this machine's) or more bytes");
   CapacityRequest request;
   request.weights_bytes = checkpoint->report.total_bytes;
   request.num_draft_layers = checkpoint->report.num_draft_stages;

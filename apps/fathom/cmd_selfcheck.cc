@@ -1,5 +1,6 @@
 // The main job without a person: two questions to the embedded model, and whether the answers are right.
 #include <cstdio>
+#include <filesystem>
 
 #include "answer.h"
 #include "base/units.h"
@@ -9,6 +10,15 @@
 
 namespace fathom::app {
 namespace {
+
+// As the next command would be typed: relative where the program lies below the current directory.
+std::string program_path() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return "fathom";
+  const std::filesystem::path here = std::filesystem::relative(program, error);
+  return error || here.empty() || here.native().starts_with("..") ? program.string() : here.string();
+}
 
 struct Question {
   const char* text;
@@ -57,7 +67,8 @@ int run_selfcheck(const SelfcheckOptions& options) {
   if (!*right) {
     return report_failure("selfcheck", internal_error("an answer is wrong: the model or this build is broken"));
   }
-  std::printf("\nchat:  fathom chat\nserve: fathom serve\n");
+  const std::string program = program_path();
+  std::printf("\nchat:  %s chat\nserve: %s serve\n", program.c_str(), program.c_str());
   return 0;
 }
 

@@ -7,14 +7,10 @@
 #include "checkpoint/nvfp4.h"
 #include "checkpoint/synthesise.h"
 #include "commands.h"
+#include "standard_streams.h"
 
 namespace fathom::app {
 namespace {
-
-int fail(const Status& status) {
-  std::fprintf(stderr, "fathom: error: %s\n", status.message().c_str());
-  return 1;
-}
 
 // A line on stderr that counts percent, on a terminal only.
 class Progress {
@@ -40,8 +36,11 @@ Result<ModelConfig> named_config(const std::string& name) {
   if (name == "flash-0731") return flash_dspark_config();
   if (name == "pro") return pro_config();
   if (name == "mini") return mini_config();
-  FATHOM_ASSIGN_OR_RETURN(const std::string text, read_text_file(name));
-  return parse_config(text, name);
+  const Result<std::string> text = read_text_file(name);
+  if (!text.ok()) {
+    return Status(text.status()).with_context("--config: expected flash, flash-0731, pro, mini or a config.json");
+  }
+  return parse_config(*text, name);
 }
 
 Result<ExpectedOptions> choose_tensors(const SynthOptions& options, const ModelConfig& config) {
@@ -82,11 +81,11 @@ Result<ExpectedOptions> choose_tensors(const SynthOptions& options, const ModelC
 
 int run_synth(const SynthOptions& options) {
   Result<ModelConfig> full = named_config(options.config);
-  if (!full.ok()) return fail(full.status());
+  if (!full.ok()) return report_failure("synth", full.status());
   Result<ModelConfig> config = shrink_config(*full, options.layers, options.experts);
-  if (!config.ok()) return fail(config.status());
+  if (!config.ok()) return report_failure("synth", config.status());
   Result<ExpectedOptions> tensors = choose_tensors(options, *config);
-  if (!tensors.ok()) return fail(tensors.status());
+  if (!tensors.ok()) return report_failure("synth", tensors.status());
   SynthesiseOptions synthesise;
   synthesise.config = *config;
   if (tensors->expert_format == ExpertFormat::kFp8) synthesise.config.expert_dtype = ExpertDType::kFp8;
@@ -96,7 +95,7 @@ int run_synth(const SynthOptions& options) {
   synthesise.directory = options.out;
   synthesise.progress = Progress("writing");
   const Result<SynthesiseResult> result = synthesise_checkpoint(synthesise);
-  if (!result.ok()) return fail(result.status().with_context("synth"));
+  if (!result.ok()) return report_failure("synth", result.status());
   std::printf("%s: %lld shards, %lld tensors, %lld bytes of tensors%s\n", options.out.c_str(),
               static_cast<long long>(result->num_shards), static_cast<long long>(result->num_tensors),
               static_cast<long long>(result->tensor_bytes), options.headers_only ? " (sparse: all zero)" : "");
@@ -105,10 +104,10 @@ int run_synth(const SynthOptions& options) {
 
 int run_convert(const ConvertOptions& options) {
   if (options.to != "nvfp4") {
-    return fail(invalid_argument("--to: found \"" + options.to + "\", expected nvfp4"));
+    return report_failure("convert", invalid_argument("--to: found \"" + options.to + "\", expected nvfp4"));
   }
   const Result<ConvertResult> result = convert_to_nvfp4(options.model, options.out, Progress("converting"));
-  if (!result.ok()) return fail(result.status().with_context("convert"));
+  if (!result.ok()) return report_failure("convert", result.status());
   std::printf("%s: %lld expert matrices as NVFP4 with the same values; %lld tensors, %lld bytes\n", options.out.c_str(),
               static_cast<long long>(result->num_matrices), static_cast<long long>(result->num_tensors),
               static_cast<long long>(result->tensor_bytes));

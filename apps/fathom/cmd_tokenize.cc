@@ -15,11 +15,15 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
+std::string describe_kind(const JsonValue& line, const JsonValue* field) {
+  if (field != nullptr) return "found " + std::string(json_kind_name(field->kind)) + " there";
+  return "found " + std::string(json_kind_name(line.kind)) + (line.is(Kind::kObject) ? " without that key" : "");
+}
+
 Result<std::string> encode_line(const Tokenizer& tokenizer, const JsonValue& line, bool recognise) {
   const JsonValue* text = line.find("text");
   if (text == nullptr || !text->is(Kind::kString)) {
-    return invalid_argument("found " + std::string(json_kind_name(text == nullptr ? line.kind : text->kind)) +
-                            ", expected {\"text\": \"...\"}");
+    return invalid_argument(describe_kind(line, text) + ", expected {\"text\": \"...\"}");
   }
   std::string out = "{\"ids\": [";
   const char* separator = "";
@@ -48,8 +52,7 @@ void append_text_on_one_line(std::string_view text, std::string& out) {
 Result<std::string> decode_line(const Tokenizer& tokenizer, const JsonValue& line, bool show_special) {
   const JsonValue* list = line.find("ids");
   if (list == nullptr || !list->is(Kind::kArray)) {
-    return invalid_argument("found " + std::string(json_kind_name(list == nullptr ? line.kind : list->kind)) +
-                            ", expected {\"ids\": [...]}");
+    return invalid_argument(describe_kind(line, list) + ", expected {\"ids\": [...]}");
   }
   std::vector<TokenId> ids;
   for (const JsonValue& item : list->items) {

@@ -1,4 +1,8 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <utility>
@@ -7,6 +11,19 @@
 
 namespace fathom::app {
 namespace {
+
+// CLI11's own number checks print the type's largest value in 309 digits.
+CLI::Validator at_least(double least, const char* name, const char* expected) {
+  return CLI::Validator(
+      [least, expected](std::string& text) {
+        double value = 0;
+        const bool is_number = CLI::detail::lexical_cast(text, value);
+        return is_number && value >= least ? std::string() : "found " + text + ", expected " + expected;
+      },
+      name);
+}
+const CLI::Validator kPositive = at_least(1, "POSITIVE", "1 or more");
+const CLI::Validator kNotNegative = at_least(0, "NONNEGATIVE", "0 or more");
 
 const std::map<std::string, bool> kOnOff = {{"on", true}, {"off", false}};
 
@@ -66,9 +83,9 @@ void add_inspect(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("inspect", "What a checkpoint is, and how much memory it needs");
   command->add_option("--model", options->model, "Model directory, or one .safetensors file")->required();
   command->add_option("--max-context", options->max_context, "Tokens of each sequence (default: the model's longest)")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   command->add_option("--max-sequences", options->max_sequences, "Sequences at the same time (default 1)")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   command->add_option("--memory", options->memory_bytes, "Bytes available, suffixes allowed (default: this machine's)")
       ->transform(CLI::AsSizeValue(true));
   command->add_flag("--json", options->json, "Print as JSON");
@@ -79,8 +96,8 @@ void add_synth(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<SynthOptions>();
   CLI::App* command = app.add_subcommand("synth", "Write a checkpoint of seeded random weights in the official layout");
   command->add_option("--config", options->config, "flash, flash-0731, pro, mini, or a config.json")->required();
-  command->add_option("--layers", options->layers, "Only the first N layers")->check(CLI::PositiveNumber);
-  command->add_option("--experts", options->experts, "Only M routed experts a layer")->check(CLI::PositiveNumber);
+  command->add_option("--layers", options->layers, "Only the first N layers")->check(kPositive);
+  command->add_option("--experts", options->experts, "Only M routed experts a layer")->check(kPositive);
   command->add_option("--seed", options->seed, "Same seed, same weights (default 1)");
   command->add_option("--out", options->out, "Directory to write; must hold no checkpoint")->required();
   command->add_flag("--headers-only", options->headers_only, "Sparse files of the true size, all data zero");
@@ -108,7 +125,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--variant", flags.variants, "operation=name, or *=name; may be repeated")
       ->allow_extra_args(false);
   command.add_option("--max-context", flags.max_context, "Tokens of context (default: what the model takes)")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
 }
 
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
@@ -118,7 +135,7 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
   command.add_option("--min-p", flags.min_p, "0: off");
   command.add_option("--seed", flags.seed, "Same seed, same text");
   command.add_option("--max-tokens", flags.max_tokens, "Longest answer (default: until the context is full)")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   command.add_option("--stop", flags.stops, "The answer ends before this text; may be repeated")
       ->allow_extra_args(false);
 }
@@ -178,14 +195,12 @@ void add_bench(CLI::App& app, int& exit_code) {
     auto options = std::make_shared<BenchOptions>();
     CLI::App* command = bench->add_subcommand(name, help);
     add_model_flags(*command, options->model);
-    command->add_option("--chunk", options->chunk, "Prefill rows of a step (default 512)")->check(CLI::PositiveNumber);
+    command->add_option("--chunk", options->chunk, "Prefill rows of a step (default 512)")->check(kPositive);
     command->add_option("--positions", options->positions, "Where decoding is timed (default 200 4000)")
-        ->check(CLI::PositiveNumber);
-    command->add_option("--prefill", options->prefill, "Prompt tokens (default 2048)")->check(CLI::PositiveNumber);
-    command->add_option("--tokens", options->tokens, "Tokens decoded in a round (default 32)")
-        ->check(CLI::PositiveNumber);
-    command->add_option("--rounds", options->rounds, "The best of this many counts (default 5)")
-        ->check(CLI::PositiveNumber);
+        ->check(kPositive);
+    command->add_option("--prefill", options->prefill, "Prompt tokens (default 2048)")->check(kPositive);
+    command->add_option("--tokens", options->tokens, "Tokens decoded in a round (default 32)")->check(kPositive);
+    command->add_option("--rounds", options->rounds, "The best of this many counts (default 5)")->check(kPositive);
     command->callback([options, run, &exit_code] { exit_code = run(*options); });
     return std::pair{command, options};
   };
@@ -199,12 +214,12 @@ void add_serve_limits(CLI::App& command, const std::shared_ptr<ServeOptions>& op
   command.add_option("--max-running", options->max_running, "Sequences that hold cache state at once (default 32)")
       ->check(CLI::Range(1, 1024));
   command.add_option("--max-queued", options->max_queued_requests, "Requests that may wait (default 256)")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   command.add_option("--max-queued-tokens", options->max_queued_tokens, "Their prompt tokens, together")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   command
       .add_option("--max-logprobs", options->max_logprobs, "Alternatives a token that may be asked for (default 20)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kNotNegative);
   command.add_option("--cache-memory", options->cache_memory_bytes, "Bytes for all cache state, suffixes allowed")
       ->transform(CLI::AsSizeValue(true));
   command.add_option("--prefill-chunk", options->prefill_chunk, "Prompt rows of a step while others decode")
@@ -214,21 +229,21 @@ void add_serve_limits(CLI::App& command, const std::shared_ptr<ServeOptions>& op
   command.add_option("--max-body", options->max_body_bytes, "Largest request body (default 32 MiB)")
       ->transform(CLI::AsSizeValue(false));
   command.add_option("--max-connections", options->max_connections, "Open connections (default 4096)")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   command.add_option("--step-timeout", options->step_timeout_s, "Seconds after which a step fails /health; 0: never")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kNotNegative);
   command.add_option("--request-timeout", options->request_timeout_s, "Seconds a request may take; 0: any")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kNotNegative);
   command.add_option("--header-timeout", options->header_timeout_s, "Seconds for a request's header (default 10)")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   command.add_option("--stall-timeout", options->stall_timeout_s, "Seconds a reader may take nothing (default 30)")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   command.add_option("--keep-alive", options->keep_alive_s, "Seconds between comments on a silent stream (default 10)")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   command.add_option("--drain", options->drain_s, "Seconds that live requests get after SIGTERM (default 30)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kNotNegative);
   command.add_option("--fault-linger", options->fault_linger_s, "Seconds between a device fault and the exit")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kNotNegative);
 }
 
 void add_serve(CLI::App& app, int& exit_code) {
@@ -269,6 +284,23 @@ void add_serve(CLI::App& app, int& exit_code) {
   command->callback([options, &exit_code] { exit_code = run_serve(*options); });
 }
 
+// One line: what is wrong, and where the flags are listed. Exit code 2, as for shells.
+int report_usage(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  const auto chosen = app.get_subcommands();
+  std::string program = "fathom";
+  std::string message = error.what();
+  if (!chosen.empty()) {
+    program += " " + chosen.front()->get_name();
+  } else if (argc > 1 && argv[1][0] != '-') {
+    message = "found subcommand \"" + std::string(argv[1]) + "\", expected one of";
+    for (const CLI::App* subcommand : app.get_subcommands(nullptr)) message += " " + subcommand->get_name();
+  }
+  if (error.get_name() == "ConversionError") message += "; expected a number";
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  std::fprintf(stderr, "%s: %s (%s --help lists what is taken)\n", program.c_str(), message.c_str(), program.c_str());
+  return 2;
+}
+
 }  // namespace
 }  // namespace fathom::app
 
@@ -290,6 +322,17 @@ int main(int argc, char** argv) {
   fathom::app::add_convert(app, exit_code);
   fathom::app::add_bench(app, exit_code);
   fathom::app::add_serve(app, exit_code);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) return fathom::app::report_usage(app, error, argc, argv);
+    app.exit(error);  // --help, --version
+  }
+  // What the subcommands printed may still stand in the buffer: a full disk shows here.
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (lost && exit_code == 0) {
+    std::fprintf(stderr, "fathom: writing standard output failed: %s\n", std::strerror(errno));
+    return 1;
+  }
   return exit_code;
 }

@@ -145,7 +145,18 @@ Result<std::string> read_text_file(const std::string& path, std::int64_t limit_b
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
+Status check_replaceable(const std::string& path) {
+  struct stat info{};
+  if (lstat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return {};
+  const char* found = S_ISDIR(info.st_mode)   ? "a directory"
+                      : S_ISLNK(info.st_mode) ? "a symbolic link"
+                                              : "a device, pipe or socket";
+  return invalid_argument("cannot write " + path + ": found " + found +
+                          ", expected a regular file or a path that does not exist yet");
+}
+
 Status write_file_atomically(const std::string& path, std::span<const std::byte> contents) {
+  FATHOM_RETURN_IF_ERROR(check_replaceable(path));
   const std::string temporary = path + ".partial." + std::to_string(getpid());
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return io_error(describe_errno(path, "create"));

@@ -47,6 +47,10 @@ Result<std::shared_ptr<const MappedFile>> open_mapped_file(const std::string& pa
 // The whole file as text; for configs and tokenizers. Refuses files over `limit_bytes`.
 Result<std::string> read_text_file(const std::string& path, std::int64_t limit_bytes = 1LL << 30);
 
+// Whether a rename may put a file at `path`: nothing is there yet, or a regular file. Refuses a device, a pipe,
+// a directory and a symbolic link: the rename would replace the node itself (/dev/full, /dev/stdout).
+Status check_replaceable(const std::string& path);
+
 // Writes to a temporary beside `path`, then renames: a full disk or a crash leaves no half file.
 Status write_file_atomically(const std::string& path, std::span<const std::byte> contents);
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/mapped_file.h"
 #include "base/units.h"
 #include "checkpoint/safetensors.h"
 
@@ -43,6 +44,7 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(const std::st
     return invalid_argument(path + ": a header of " + std::to_string(text.size()) + " bytes, expected at most " +
                             std::to_string(kMaxSafetensorsHeaderBytes));
   }
+  FATHOM_RETURN_IF_ERROR(check_replaceable(path));
   std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter());
   writer->path_ = path;
   writer->temporary_ = path + ".partial." + std::to_string(getpid());

@@ -294,6 +294,9 @@ Result<Tokenizer> open_tokenizer(const std::string& path) {
   const bool is_directory = std::filesystem::is_directory(path, ignored);
   const std::string file = is_directory ? path + "/tokenizer.json" : path;
   FATHOM_ASSIGN_OR_RETURN(const std::string json, read_text_file(file));
+  if (json.starts_with("version https://git-lfs.github.com/spec/")) {
+    return data_loss(file + ": found a Git LFS pointer, expected the file itself: fetch it with `git lfs pull`");
+  }
   Result<Tokenizer> tokenizer = parse_tokenizer(json);
   if (!tokenizer.ok()) return tokenizer.status().with_context("loading " + file);
   return tokenizer;
