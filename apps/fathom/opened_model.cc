@@ -24,8 +24,15 @@ std::filesystem::path program_directory() {
 }  // namespace
 
 Result<std::string> find_model(const std::string& given) {
-  if (!given.empty()) return given;
   std::error_code ignored;
+  if (!given.empty()) {
+    const std::filesystem::path path(given);
+    if (std::filesystem::is_regular_file(path, ignored) && path.extension() != ".safetensors") {
+      return invalid_argument("cannot open model " + given +
+                              ": found a file, expected a model directory or one .safetensors file");
+    }
+    return given;
+  }
   if (std::filesystem::exists(kDefaultModel, ignored)) return std::string(kDefaultModel);
   std::filesystem::path directory = program_directory();
   for (int level = 0; level < 3 && !directory.empty(); ++level) {

@@ -70,10 +70,6 @@ class CatalogBuilder {
       FATHOM_RETURN_IF_ERROR(open_directory());
     } else {
       const fs::path file(catalog_.path_);
-      if (file.extension() != ".safetensors") {
-        return invalid_argument("cannot open model " + catalog_.path_ +
-                                ": found a file, expected a model directory or one .safetensors file");
-      }
       catalog_.directory_ = file.has_parent_path() ? file.parent_path().string() : ".";
       open_shard(file.filename().string());
     }
