@@ -140,7 +140,8 @@ class Engine {
 
   // Drops every cached block that no sequence uses.
   void flush_prefix_cache();
-  // Refuses new requests and waits until all have ended, at most `timeout`. True: all have.
+  // Refuses new requests and waits until all have ended, at most `timeout`. True: all have, and statistics and events
+  // say so.
   bool drain(std::chrono::milliseconds timeout);
   // Refuses new requests and ends all streams with kShutdown.
   void shutdown();

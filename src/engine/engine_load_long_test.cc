@@ -93,7 +93,6 @@ TEST(EngineLoad, SixtyFourClientsForTenMinutes) {
   stop = true;
   for (std::thread& client : clients) client.join();
   EXPECT_TRUE(engine.drain(std::chrono::seconds(60)));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const EngineStats stats = engine.stats();
   EXPECT_EQ(stats.context_blocks_used, 0);
   EXPECT_EQ(stats.window_blocks_used, 0);

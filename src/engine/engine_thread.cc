@@ -140,6 +140,8 @@ void EngineThread::loop() {
     ended_.clear();
     publish_events();
     publish_stats();
+    // Only now: what drain() waits for includes the numbers.
+    if (num_ended_ > 0) count_open_requests(-std::exchange(num_ended_, 0));
   }
   loop_ended_.store(true);
 }
@@ -278,8 +280,9 @@ void EngineThread::finish_choice(Choice& choice, Delta delta, FinishReason reaso
     active.queued = false;
     if (active.stream != nullptr) mailbox_->left_queue(choice.usage.prompt_tokens);
   }
+  const bool own_end = reason <= FinishReason::kLength;
   if (active.stream == nullptr) {
-    finish_check(choice);
+    if (own_end) finish_check(choice);
   } else {
     ++counts_.choices_finished[static_cast<std::size_t>(reason)];
     Finish finish;
@@ -293,7 +296,6 @@ void EngineThread::finish_choice(Choice& choice, Delta delta, FinishReason reaso
     finish.times = choice.times;
     delta.choice = choice.index;
     delta.finish = std::move(finish);
-    const bool own_end = reason <= FinishReason::kLength;
     if (options_.check_prefix_cache && own_end &&
         (choice.usage.cached_tokens > 0 || choice.usage.num_preemptions > 0)) {
       start_check(choice);
@@ -302,7 +304,7 @@ void EngineThread::finish_choice(Choice& choice, Delta delta, FinishReason reaso
   }
   choices_.erase(choice.sequence);
   if (active.num_open > 0) return;
-  if (active.stream != nullptr) count_open_requests(-1);
+  ++num_ended_;
   // The choice is still in use up the stack.
   const auto found = requests_.find(active.id);
   ended_.push_back(std::move(found->second));
@@ -318,6 +320,7 @@ void EngineThread::start_check(const Choice& choice) {
   active->request.num_prompt_logprobs = -1;
   active->queued = false;
   active->expected = choice.drawn;
+  count_open_requests(1);
   start_request(std::move(active), choice.usage.seed, choice.index, now_us());
 }
 

@@ -121,6 +121,7 @@ class EngineThread {
   std::unordered_map<SequenceId, Choice*> choices_;
   std::vector<std::unique_ptr<ActiveRequest>> ended_;  // kept until the loop's turn is over
   std::int64_t next_sequence_ = 1;
+  std::int64_t num_ended_ = 0;  // requests, in this turn
   EngineStats counts_;
   std::vector<std::pair<Choice*, const SequenceResult*>> outputs_;
   StepTrace trace_;
