@@ -26,10 +26,12 @@ enum class OpKind : std::uint8_t {
   kMoeExperts,
   kLmHead,
   kDraftInput,
+  kStreamMean,
+  kMarkovHead,
   kSample,
   kAllReduce,
 };
-inline constexpr int kNumOpKinds = 20;
+inline constexpr int kNumOpKinds = 22;
 
 // "sparse_attention": also the name of its folder.
 std::string_view op_name(OpKind kind);
