@@ -59,6 +59,24 @@ class DraftRig {
     return to_host(model().draft_mtp(context_, input_, in, pools_));
   }
 
+  // A DSpark block at [start, start + block size) behind the token just drawn: logits without the Markov bias.
+  std::vector<float> draft_block(TokenId token, std::int64_t start) { return draft_rows(token, start, true); }
+  // Wrong on purpose: rows see the rows up to their own only.
+  std::vector<float> draft_block_causal(TokenId token, std::int64_t start) { return draft_rows(token, start, false); }
+  // Logits and confidence of row `row` of that block, given the token before.
+  std::pair<std::vector<float>, float> draft_markov(TokenId previous, std::int32_t row) {
+    const auto i32 = [](std::int32_t* value) {
+      return make_view(reinterpret_cast<std::byte*>(value), DType::kI32, {1});
+    };
+    const Model::MarkovDrafts drafts = model().draft_markov(context_, i32(&previous), i32(&row));
+    return {to_host(drafts.logits), drafts.confidence.as<float>()[0]};
+  }
+  void draft_context(std::span<const TokenId> tokens, std::int64_t start) {
+    fill(tokens, start, false, 0);
+    EXPECT_TRUE(input_.upload().ok());
+    model().draft_context(context_, input_, pools_);
+  }
+
   StepInput& fill(std::span<const TokenId> tokens, std::int64_t start, bool block_visible, std::int64_t window_floor) {
     input_.clear();
     SequenceRows rows;
@@ -77,6 +95,16 @@ class DraftRig {
 
  private:
   static constexpr std::int64_t kBlocks = 8;
+
+  std::vector<float> draft_rows(TokenId token, std::int64_t start, bool block_visible) {
+    const ModelConfig& config = model().config();
+    std::vector<TokenId> ids(static_cast<std::size_t>(config.dspark_block_size), config.dspark_noise_token_id);
+    ids[0] = token;
+    fill(ids, start, block_visible, 0);
+    for (std::size_t i = 0; i < ids.size(); ++i) input_.add_logit_row(static_cast<std::int32_t>(i));
+    EXPECT_TRUE(input_.upload().ok());
+    return to_host(model().draft_block(context_, input_, pools_));
+  }
 
   static LoadedModel load(const std::string& path, const Numerics& numerics, const Overrides& variants,
                           std::int64_t max_rows) {

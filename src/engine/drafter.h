@@ -70,5 +70,6 @@ class Drafter {
 // Of the kind that the model's tensors are; null where it has none. The model must outlive it.
 Result<std::unique_ptr<Drafter>> make_drafter(Model& model, const DrafterLimits& limits);
 Result<std::unique_ptr<Drafter>> make_mtp_drafter(Model& model, const DrafterLimits& limits);
+Result<std::unique_ptr<Drafter>> make_dspark_drafter(Model& model, const DrafterLimits& limits);
 
 }  // namespace fathom

@@ -301,9 +301,4 @@ Result<std::unique_ptr<Drafter>> make_mtp_drafter(Model& model, const DrafterLim
   return std::unique_ptr<Drafter>(std::move(drafter));
 }
 
-Result<std::unique_ptr<Drafter>> make_drafter(Model& model, const DrafterLimits& limits) {
-  if (model.draft_kind() == DraftKind::kMtp) return make_mtp_drafter(model, limits);
-  return std::unique_ptr<Drafter>();
-}
-
 }  // namespace fathom

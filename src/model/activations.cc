@@ -82,6 +82,13 @@ void describe(const ModelConfig& config, DType act_dtype, const ActivationLimits
   arena.add(act.logits, "logits", f32, {limits.max_logit_rows, config.vocab_size}, kHead, kHead);
   if (limits.draft)
     arena.add(act.embedded, "embedded", act_dtype, {tokens, hidden}, kAttentionInputs, kAttentionInputs);
+  if (limits.num_taps > 0) {
+    arena.add(act.taps, "taps", act_dtype, {tokens, limits.num_taps * hidden});
+    arena.add(act.tap_projection, "tap_projection", act_dtype, {tokens, hidden}, kAttentionInputs, kAttentionInputs);
+    arena.add(act.tap_context, "tap_context", act_dtype, {tokens, hidden}, kAttentionInputs, kCacheWrites);
+    arena.add(act.corrected_logits, "corrected_logits", f32, {limits.max_logit_rows, config.vocab_size}, kHead, kHead);
+    arena.add(act.draft_confidence, "draft_confidence", f32, {limits.max_logit_rows}, kHead, kHead);
+  }
   arena.add(workspace, "workspace", DType::kU8, {limits.workspace_bytes});
 }
 

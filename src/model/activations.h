@@ -13,6 +13,7 @@ struct ActivationLimits {
   std::int64_t index_score_bytes = 0;  // budget of one tile of index scores
   std::int64_t workspace_bytes = 0;    // the largest operation's
   bool draft = false;                  // room for draft blocks
+  std::int32_t num_taps = 0;           // trunk layers that a DSpark drafter taps
 };
 
 // Shapes at the largest step; a step of T rows uses the first T of each. "act" is the backend's activation dtype.
@@ -52,6 +53,12 @@ struct Activations {
 
   // Draft blocks.
   View embedded;  // [tokens, hidden] act
+  // DSpark.
+  View taps;              // [tokens, num_taps * hidden] act
+  View tap_projection;    // [tokens, hidden] act
+  View tap_context;       // [tokens, hidden] act: M of spec 2.10
+  View corrected_logits;  // [logit rows, vocab] f32
+  View draft_confidence;  // [logit rows] f32
 
   std::byte* workspace = nullptr;
   std::int64_t workspace_bytes = 0;

@@ -19,6 +19,10 @@ std::int64_t activation_bytes_of(const ModelConfig& config, const CapacityReques
   limits.workspace_bytes =
       plan_model(config, layout, request.numerics, {limits.max_tokens, limits.max_logit_rows}, device).workspace_bytes;
   limits.draft = request.num_draft_layers > 0;
+  // More than one stage is a DSpark drafter.
+  if (request.num_draft_layers > 1) {
+    limits.num_taps = static_cast<std::int32_t>(config.dspark_target_layer_ids.size());
+  }
   const DType dtype = device.backend == BackendKind::kCpu ? DType::kF32 : DType::kBF16;
   return plan_activations(config, dtype, limits).total_bytes();
 }

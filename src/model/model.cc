@@ -34,6 +34,9 @@ Result<std::unique_ptr<Model>> Model::make(const Checkpoint& checkpoint, Backend
   limits.index_score_bytes = std::max<std::int64_t>(options.index_score_bytes, config.max_position_embeddings);
   limits.workspace_bytes = model->plans_.workspace_bytes;
   limits.draft = num_draft_layers > 0;
+  if (model->weights_.draft.kind == DraftKind::kDspark) {
+    limits.num_taps = static_cast<std::int32_t>(config.dspark_target_layer_ids.size());
+  }
   FATHOM_ASSIGN_OR_RETURN(model->arena_, make_activations(config, limits, backend));
 
   const std::int32_t rope_dim = config.qk_rope_head_dim;
@@ -87,8 +90,9 @@ View Model::forward(ExecutionContext& context, const StepInput& step, const Cach
   run_all_reduce(context, embedded);
   for (std::int32_t l = 0; l < config_.num_hidden_layers; ++l) {
     run_layer(scope, weights_.layers[static_cast<std::size_t>(l)], l, residual);
+    if (weights_.draft.kind == DraftKind::kDspark) tap_layer(scope, l, residual);
   }
-  residual.end_sublayer(scope);
+  if (residual.is_open()) residual.end_sublayer(scope);
   final_streams_ = last_streams_ = residual.streams(scope);
   taps_.write(context, "layer", config_.num_hidden_layers - 1, final_streams_);
 
@@ -113,48 +117,6 @@ View Model::head(const StepScope& scope, const View& streams, const HyperConnect
   taps_.write(scope.context, "norm", tap_layer, normed);
   taps_.write(scope.context, "logits", tap_layer, logits);
   return logits;
-}
-
-View Model::draft_mtp(ExecutionContext& context, const StepInput& step, const View& streams, const CachePools& pools) {
-  const DraftWeights& draft = weights_.draft;
-  FATHOM_CHECK(draft.kind == DraftKind::kMtp, "the checkpoint has an MTP block");
-  const StepScope scope = scope_of(context, step, pools);
-  const std::int32_t index = config_.num_hidden_layers;
-  context.layer = index;
-  rotate_positions(scope);
-
-  const Activations& act = arena_.act;
-  const View embedded = scope.rows_of(act.embedded);
-  run_embed(context, plans_.embed_row,
-            {step.rows().token_ids, weights_.embed,
-             make_view(embedded.data, embedded.dtype, {step.num_tokens(), 1, config_.hidden_size})});
-  run_all_reduce(context, embedded);
-  // The block never writes the buffer that it reads.
-  const int from = stream_buffer_of(streams);
-  const int to = (from + 1) % Activations::kMaxStreams;
-  const int spare = (from + 2) % Activations::kMaxStreams;
-  Residual residual(to, spare);
-  run_draft_input(context, plans_.draft_input,
-                  {embedded, streams, draft.enorm, draft.hnorm, &draft.e_proj, &draft.h_proj, residual.streams(scope)});
-  run_layer(scope, draft.stages[0], index, residual);
-  residual.end_sublayer(scope);
-  draft_streams_ = last_streams_ = residual.streams(scope);
-  taps_.write(context, "layer", index, draft_streams_);
-  return head(scope, draft_streams_, draft.hc_head, draft.norm);
-}
-
-View Model::draft_input_streams(std::int64_t num_rows) const {
-  const int occupied = stream_buffer_of(last_streams_);
-  return arena_.act.streams[(occupied + 1) % Activations::kMaxStreams].rows(0, num_rows);
-}
-
-int Model::stream_buffer_of(const View& streams) const {
-  for (int i = 0; i < Activations::kMaxStreams; ++i) {
-    const View& buffer = arena_.act.streams[i];
-    if (buffer.data <= streams.data && streams.data < buffer.data + buffer.num_bytes()) return i;
-  }
-  FATHOM_CHECK(false, "streams come from forward or from a draft block");
-  return -1;
 }
 
 Status Model::run_layer_alone(ExecutionContext& context, std::int32_t layer, const StepInput& step,

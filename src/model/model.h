@@ -20,6 +20,7 @@
 namespace fathom {
 
 struct StepScope;
+class Residual;
 
 struct ModelOptions {
   Numerics numerics;
@@ -64,6 +65,19 @@ class Model {
   // Room for draft_mtp's `streams`: not where final_streams() or draft_streams(), whichever came last, lie.
   View draft_input_streams(std::int64_t num_rows) const;
 
+  // The DSpark drafter (spec 2.10). After forward over `step`: each row's context keys in all stages' caches.
+  void draft_context(ExecutionContext& context, const StepInput& step, const CachePools& pools);
+  // One block of rows a sequence (SequenceRows::block_visible): the token just drawn, then noise; all rows want
+  // logits. Returns their logits without the Markov bias, which draft_markov adds. Writes the stages' caches at the
+  // block's positions, where the context keys of committed tokens will stand.
+  View draft_block(ExecutionContext& context, const StepInput& step, const CachePools& pools);
+  struct MarkovDrafts {
+    View logits;      // [rows, vocab] f32
+    View confidence;  // [rows] f32
+  };
+  // Of chosen rows of the last draft_block, given the token before each: [rows] i32 both, on the device.
+  MarkovDrafts draft_markov(ExecutionContext& context, const View& previous, const View& row_indices);
+
   // One layer alone: streams in and out [tokens, hc, hidden] in host memory, f32. For layer-forced tests.
   Status run_layer_alone(ExecutionContext& context, std::int32_t layer, const StepInput& step,
                          std::span<const float> in, std::span<float> out, const CachePools& pools);
@@ -76,6 +90,7 @@ class Model {
   StepScope scope_of(ExecutionContext& context, const StepInput& step, const CachePools& pools) const;
   void rotate_positions(const StepScope& scope) const;
   View head(const StepScope& scope, const View& streams, const HyperConnectionParams& hc_head, const View& norm);
+  void tap_layer(const StepScope& scope, std::int32_t layer, Residual& residual) const;
   int stream_buffer_of(const View& streams) const;
   Status upload_floats(std::span<const float> values, const View& to) const;
   Status download_floats(const View& from, std::span<float> values) const;
@@ -94,7 +109,9 @@ class Model {
   View compressed_frequencies_;  // [rope / 2] f32
   View final_streams_;
   View draft_streams_;
-  View last_streams_;  // the later of the two
+  View last_streams_;     // the later of the two
+  View block_collapsed_;  // [block rows, hidden] of the last draft_block
+  View block_logits_;     // [block rows, vocab] f32
 };
 
 }  // namespace fathom

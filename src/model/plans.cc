@@ -38,6 +38,7 @@ class Planner {
     plans.hc_head = keep(plan_hc_head({c.hidden_size, c.hc_mult, c.hc_eps, c.rms_norm_eps, numerics_}, device_));
     plans.lm_head = keep(plan_lm_head({limits_.max_logit_rows, c.hidden_size, c.vocab_size}, device_));
     plans.draft_input = keep(plan_draft_input({tokens, c.hidden_size, c.hc_mult, c.rms_norm_eps, numerics_}, device_));
+    if (c.has_dspark_keys()) plan_dspark(plans);
     for (const LayerCache& cache : layout.layers) plans.layers.push_back(plan_layer(cache));
     plans.workspace_bytes = workspace_bytes_;
     return plans;
@@ -69,6 +70,18 @@ class Planner {
     plans.attention = keep(
         plan_sparse_attention({cache, limits_.max_tokens, c.num_attention_heads, c.index_topk, numerics_}, device_));
     return plans;
+  }
+
+  void plan_dspark(ModelPlans& plans) {
+    const ModelConfig& c = config_;
+    const auto num_taps = static_cast<std::int32_t>(c.dspark_target_layer_ids.size());
+    plans.stream_mean = keep(plan_stream_mean({c.hidden_size, c.hc_mult, num_taps, numerics_}, device_));
+    plans.tap_projection = keep(
+        plan_linear({limits_.max_tokens, num_taps * std::int64_t{c.hidden_size}, c.hidden_size, numerics_}, device_));
+    plans.tap_norm = keep(plan_rms_norm({c.hidden_size, c.rms_norm_eps, numerics_}, device_));
+    plans.context_key = keep(plan_linear({limits_.max_tokens, c.hidden_size, c.head_dim, numerics_}, device_));
+    plans.markov_head =
+        keep(plan_markov_head({limits_.max_logit_rows, c.hidden_size, c.dspark_markov_rank, c.vocab_size}, device_));
   }
 
   template <typename Plan>

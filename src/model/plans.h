@@ -17,6 +17,7 @@
 #include "ops/kv_write/kv_write.h"
 #include "ops/linear/linear.h"
 #include "ops/lm_head/lm_head.h"
+#include "ops/markov_head/markov_head.h"
 #include "ops/moe_experts/moe_experts.h"
 #include "ops/moe_route/moe_route.h"
 #include "ops/q_norm_rope/q_norm_rope.h"
@@ -24,6 +25,7 @@
 #include "ops/rope_rows/rope_rows.h"
 #include "ops/select_topk/select_topk.h"
 #include "ops/sparse_attention/sparse_attention.h"
+#include "ops/stream_mean/stream_mean.h"
 
 namespace fathom {
 
@@ -53,6 +55,12 @@ struct ModelPlans {
   HcHeadPlan hc_head;
   LmHeadPlan lm_head;
   DraftInputPlan draft_input;
+  // DSpark (spec 2.10).
+  StreamMeanPlan stream_mean;
+  LinearPlan tap_projection;
+  RmsNormPlan tap_norm;
+  LinearPlan context_key;
+  MarkovHeadPlan markov_head;
   std::vector<LayerPlans> layers;    // trunk, then draft stages
   std::int64_t workspace_bytes = 0;  // the largest
 };
