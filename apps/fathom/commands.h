@@ -172,4 +172,21 @@ struct ServeOptions {
 };
 int run_serve(const ServeOptions& options);
 
+struct BenchServeOptions {
+  std::string address;  // HOST:PORT of a running server; empty: one of our own is started
+  std::string model;    // of that one
+  std::vector<std::string> server_flags;
+  std::string api_key;
+  std::vector<std::int32_t> concurrency = {1, 16, 64};
+  std::int32_t requests_per_client = 4;
+  std::int32_t repeats = 3;
+  std::int64_t input_tokens = 256;
+  std::int64_t output_tokens = 64;
+  double shared_prefix = 0;
+  double cancelled = 0;
+  std::uint64_t seed = 1;
+  std::string json, html;  // files to write; empty: none
+};
+int run_bench_serve(const BenchServeOptions& options);  // 1 when an answer is wrong or a request failed
+
 }  // namespace fathom::app

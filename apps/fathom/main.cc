@@ -188,6 +188,29 @@ void add_selfcheck(CLI::App& app, int& exit_code) {
   command->callback([options, &exit_code] { exit_code = run_selfcheck(*options); });
 }
 
+void add_bench_serve(CLI::App& bench, int& exit_code) {
+  auto options = std::make_shared<BenchServeOptions>();
+  CLI::App* command = bench.add_subcommand("serve", "Load over real sockets: first token, between tokens, throughput");
+  command->add_option("--address", options->address, "HOST:PORT of a running server (default: starts one)");
+  command->add_option("--model", options->model, "Model of the server that is started");
+  command->add_option("--server-flag", options->server_flags, "Flag for it; may be repeated")->allow_extra_args(false);
+  command->add_option("--api-key", options->api_key, "Key to send");
+  command->add_option("--concurrency", options->concurrency, "Clients at once (default 1 16 64)")
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--requests", options->requests_per_client, "Of each client in a repeat (default 4)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--repeats", options->repeats, "Of each level (default 3)")->check(CLI::PositiveNumber);
+  command->add_option("--input", options->input_tokens, "Prompt tokens (default 256)")->check(CLI::PositiveNumber);
+  command->add_option("--output", options->output_tokens, "Answer tokens (default 64)")->check(CLI::PositiveNumber);
+  command->add_option("--shared-prefix", options->shared_prefix, "Share of the prompt that all have in common")
+      ->check(CLI::Range(0.0, 1.0));
+  command->add_option("--cancel", options->cancelled, "Share of clients that leave early")->check(CLI::Range(0.0, 1.0));
+  command->add_option("--seed", options->seed, "Same seed, same requests (default 1)");
+  command->add_option("--json", options->json, "File for the figures");
+  command->add_option("--html", options->html, "File for a page with pictures");
+  command->callback([options, &exit_code] { exit_code = run_bench_serve(*options); });
+}
+
 void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* bench = app.add_subcommand("bench", "Measured time beside the floor that memory and arithmetic set");
   bench->require_subcommand(1);
@@ -208,6 +231,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   ops->add_option("--variants", ops_options->variants, "Default: cpu reference");
   auto [decode, decode_options] = add("decode", "Decode and prefill against their bars", run_bench_decode);
   decode->add_flag("--json", decode_options->json, "Also print the figures as JSON");
+  add_bench_serve(*bench, exit_code);
 }
 
 void add_serve_limits(CLI::App& command, const std::shared_ptr<ServeOptions>& options) {

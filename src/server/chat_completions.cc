@@ -41,10 +41,7 @@ class ChatRenderer : public AnswerRenderer {
 
   void on_delta(std::size_t, const Delta& delta, std::string* sse) override {
     const auto index = static_cast<std::size_t>(delta.choice);
-    std::int64_t num_reasoning = 0;
-    for (const OutputToken& token : delta.tokens) num_reasoning += token.in_reasoning ? 1 : 0;
-    usage_.add_tokens(static_cast<std::int64_t>(delta.tokens.size()), num_reasoning);
-    if (delta.finish) usage_.add_finish(0, *delta.finish);
+    usage_.add(0, index, delta);
     if (logprobs_) append_chat_logprobs(*tokenizer_, delta.tokens, logprob_entries_[index]);
     const auto& events = choices_[index].push(delta);
     if (sse == nullptr) return;

@@ -110,6 +110,7 @@ std::optional<ApiError> build_chat_prompt(const ServedModel& model, const ChatCo
   options.continue_final_message = last.role == Role::kAssistant && !last.task;
   const auto prompt = encode_chat(conversation, options);
   if (!prompt.ok()) return error_of(prompt.status());
+  if (auto failed = check_prompt_bytes(model, param, prompt->text.size())) return failed;
   request.prompt = tokenizer.encode(*prompt);
   if (ends_inside_reasoning(*prompt)) request.reasoning_end = tokenizer.find_added_token(kThinkCloseText);
 

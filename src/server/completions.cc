@@ -76,7 +76,7 @@ class CompletionRenderer : public AnswerRenderer {
   void on_delta(std::size_t prompt, const Delta& delta, std::string* sse) override {
     const std::size_t index = prompt * num_choices_ + static_cast<std::size_t>(delta.choice);
     Choice& choice = choices_[index];
-    usage_.add_tokens(static_cast<std::int64_t>(delta.tokens.size()), 0);
+    usage_.add(prompt, index, delta);
     if (!delta.prompt_logprobs.empty()) prompt_logprobs_ = delta.prompt_logprobs;
     if (!choice.begun) begin(prompt, choice);
     choice.text += delta.text;
@@ -85,10 +85,7 @@ class CompletionRenderer : public AnswerRenderer {
         choice.logprobs.add(*tokenizer_, token.sampled.token, &token.sampled);
       }
     }
-    if (delta.finish) {
-      choice.finish = delta.finish;
-      usage_.add_finish(prompt, *delta.finish);
-    }
+    if (delta.finish) choice.finish = delta.finish;
     if (sse == nullptr) return;
     if (choice.text.empty() && choice.logprobs.tokens.empty() && !delta.finish && !plan_.stream.continuous_usage)
       return;

@@ -38,7 +38,10 @@ class GenerateRenderer : public AnswerRenderer {
       ++choice.num_tokens;
       if (plan_.logprobs) add_logprob(choice, token.sampled);
     }
-    if (delta.finish) choice.finish = delta.finish;
+    if (delta.finish) {
+      choice.finish = delta.finish;
+      choice.num_tokens = delta.finish->usage.completion_tokens;
+    }
     if (sse == nullptr) return;
     *sse += "data: ";
     JsonWriter json(*sse);

@@ -167,6 +167,16 @@ void read_model(RequestFields& fields, const ServerOptions& options) {
   fields.fail({404, "model: '" + *name + "' is not served here, which serves " + served, "model", "model_not_found"});
 }
 
+std::optional<ApiError> check_prompt_bytes(const ServedModel& model, std::string_view param, std::size_t num_bytes) {
+  const std::size_t least = num_bytes / model.longest_token_bytes;
+  if (least <= static_cast<std::size_t>(model.context_tokens())) return std::nullopt;
+  ApiError error = bad_field(std::string(param), "the prompt has at least " + std::to_string(least) +
+                                                     " tokens, and the context has room for " +
+                                                     std::to_string(model.context_tokens()));
+  error.code = "context_length_exceeded";
+  return error;
+}
+
 std::optional<ApiError> fit_to_context(const ServedModel& model, std::string_view param, Request& request) {
   const auto num_tokens = static_cast<std::int64_t>(request.prompt.size());
   const std::int64_t context = model.context_tokens();

@@ -34,6 +34,9 @@ void read_model(RequestFields& fields, const ServerOptions& options);
 // max_tokens is 0), else max_tokens is cut to what is left.
 std::optional<ApiError> fit_to_context(const ServedModel& model, std::string_view param, Request& request);
 
+// Text that cannot fit whatever its tokens are is refused before it is tokenised: the same error as above.
+std::optional<ApiError> check_prompt_bytes(const ServedModel& model, std::string_view param, std::size_t num_bytes);
+
 // response_format, guided_json, guided_regex, structured_outputs: sets make_constraint.
 void read_constraint(RequestFields& fields, const ServedModel& model, Request& request);
 

@@ -25,8 +25,7 @@ class MessagesRenderer : public AnswerRenderer {
   }
 
   void on_delta(std::size_t, const Delta& delta, std::string* sse) override {
-    usage_.add_tokens(static_cast<std::int64_t>(delta.tokens.size()), 0);
-    if (delta.finish) usage_.add_finish(0, *delta.finish);
+    usage_.add(0, 0, delta);
     const auto& events = choice_.push(delta);
     if (sse == nullptr) return;
     begin(*sse);

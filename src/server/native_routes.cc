@@ -52,7 +52,8 @@ std::optional<RawPrompt> read_tokenize(RequestFields& fields, RouteCall& call) {
   return RawPrompt{std::move(request.prompt), {}};
 }
 
-void write_times(JsonWriter& json, const RequestRecord& record) {
+// `all`: to name the request whose prefill took the most of this one's time.
+void write_times(JsonWriter& json, const RequestRecord& record, const std::vector<RequestRecord>& all) {
   const RequestTimes& t = record.times;
   const auto since = [&](std::int64_t us) { return us > 0 ? static_cast<double>(us - t.submitted_us) / 1000.0 : 0.0; };
   json.key("timeline_ms").begin_object();
@@ -61,15 +62,13 @@ void write_times(JsonWriter& json, const RequestRecord& record) {
   json.member("finished", since(t.finished_us));
   json.member("stalled_by_prefills", static_cast<double>(t.prefill_stall_us) / 1000.0);
   json.end_object();
-  json.key("stalled_most_by");
-  if (t.prefill_stall_us > 0) {
-    json.value(t.stalled_by.value);
-  } else {
-    json.null();
-  }
+  const auto culprit = std::find_if(all.begin(), all.end(), [&](const RequestRecord& other) {
+    return t.prefill_stall_us > 0 && other.engine_id == t.stalled_by.value;
+  });
+  json.member_or_null("stalled_most_by", culprit != all.end() ? culprit->id : std::string());
 }
 
-void write_record(JsonWriter& json, const RequestRecord& record) {
+void write_record(JsonWriter& json, const RequestRecord& record, const std::vector<RequestRecord>& all) {
   json.begin_object();
   json.member("id", record.id).member("engine_id", record.engine_id).member("key", record.key_label);
   json.member("route", record.route).member("created", record.created_unix).member("state", record.state);
@@ -78,7 +77,7 @@ void write_record(JsonWriter& json, const RequestRecord& record) {
   json.member("completion_tokens", record.usage.completion_tokens);
   json.member("reasoning_tokens", record.usage.reasoning_tokens);
   json.member("preemptions", record.usage.num_preemptions);
-  write_times(json, record);
+  write_times(json, record, all);
   json.end_object();
 }
 
@@ -302,10 +301,11 @@ void handle_requests(RouteCall& call) {
   JsonWriter json(out);
   json.begin_object().member("object", "list").key("data").begin_array();
   int num_shown = 0;
-  for (const RequestRecord& record : records(*call.server)) {
+  const auto all = records(*call.server);
+  for (const RequestRecord& record : all) {
     if (!may_see(call, record)) continue;
     if (++num_shown > 200) break;
-    write_record(json, record);
+    write_record(json, record, all);
   }
   json.end_array().end_object();
   call.reply_json(std::move(out));
@@ -313,11 +313,12 @@ void handle_requests(RouteCall& call) {
 
 void handle_request(RouteCall& call) {
   const std::string id = call.request().path.substr(std::string_view("/v1/requests/").size());
-  for (const RequestRecord& record : records(*call.server)) {
+  const auto all = records(*call.server);
+  for (const RequestRecord& record : all) {
     if (record.id != id || !may_see(call, record)) continue;
     std::string out;
     JsonWriter json(out);
-    write_record(json, record);
+    write_record(json, record, all);
     return call.reply_json(std::move(out));
   }
   call.reply_error({404, "no request '" + id + "' among those running and the last 1024", {}, "not_found"});

@@ -1,15 +1,35 @@
 #include "server/openai_json.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "text/utf8.h"
 
 namespace fathom {
 
-void UsageSum::add_finish(std::size_t prompt, const Finish& finish) {
+void UsageSum::add(std::size_t prompt, std::size_t choice, const Delta& delta) {
+  if (choices_.size() <= choice) choices_.resize(choice + 1);
+  Choice& c = choices_[choice];
+  c.completion_tokens += static_cast<std::int64_t>(delta.tokens.size());
+  for (const OutputToken& token : delta.tokens) c.reasoning_tokens += token.in_reasoning ? 1 : 0;
+  if (!delta.finish) return;
+  const Usage& usage = delta.finish->usage;
+  c = {usage.completion_tokens, usage.reasoning_tokens};
   Prompt& p = prompts_[prompt];
-  p.num_tokens = finish.usage.prompt_tokens;
-  p.cached_tokens = std::max(p.cached_tokens, finish.usage.cached_tokens);
+  p.num_tokens = usage.prompt_tokens;
+  p.cached_tokens = std::max(p.cached_tokens, usage.cached_tokens);
+}
+
+std::int64_t UsageSum::completion_tokens() const {
+  std::int64_t sum = 0;
+  for (const auto& choice : choices_) sum += choice.completion_tokens;
+  return sum;
+}
+
+std::int64_t UsageSum::reasoning_tokens() const {
+  std::int64_t sum = 0;
+  for (const auto& choice : choices_) sum += choice.reasoning_tokens;
+  return sum;
 }
 
 std::int64_t UsageSum::prompt_tokens() const {

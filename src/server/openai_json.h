@@ -18,25 +18,26 @@ class UsageSum {
   explicit UsageSum(std::size_t num_prompts) : prompts_(num_prompts) {}
 
   void set_prompt(std::size_t prompt, std::int64_t num_tokens) { prompts_[prompt].num_tokens = num_tokens; }
-  // While choices run: tokens as they come.
-  void add_tokens(std::int64_t num_tokens, std::int64_t num_reasoning) {
-    completion_tokens_ += num_tokens;
-    reasoning_tokens_ += num_reasoning;
-  }
-  void add_finish(std::size_t prompt, const Finish& finish);
+  // A delta of the choice with this index over all prompts. The engine's own count, which comes with the finish, takes
+  // the place of what was counted before: it includes tokens that a stop string cut off.
+  void add(std::size_t prompt, std::size_t choice, const Delta& delta);
 
   std::int64_t prompt_tokens() const;
   std::int64_t cached_tokens() const;
-  std::int64_t completion_tokens() const { return completion_tokens_; }
-  std::int64_t reasoning_tokens() const { return reasoning_tokens_; }
+  std::int64_t completion_tokens() const;
+  std::int64_t reasoning_tokens() const;
 
  private:
   struct Prompt {
     std::int64_t num_tokens = 0;
     std::int64_t cached_tokens = 0;
   };
+  struct Choice {
+    std::int64_t completion_tokens = 0;
+    std::int64_t reasoning_tokens = 0;
+  };
   std::vector<Prompt> prompts_;
-  std::int64_t completion_tokens_ = 0, reasoning_tokens_ = 0;
+  std::vector<Choice> choices_;
 };
 
 // {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details"}

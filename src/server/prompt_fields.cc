@@ -1,12 +1,18 @@
 #include "server/prompt_fields.h"
 
+#include "server/generation_fields.h"
 #include "text/utf8.h"
 
 namespace fathom {
 namespace {
 
-RawPrompt of_text(const Tokenizer& tokenizer, const std::string& text) {
+RawPrompt of_text(RequestFields& fields, const std::string& key, const std::string& text, const ServedModel& model) {
   RawPrompt prompt;
+  if (auto failed = check_prompt_bytes(model, key, text.size())) {
+    fields.fail(std::move(*failed));
+    return prompt;
+  }
+  const Tokenizer& tokenizer = *model.tokenizer;
   prompt.ids = tokenizer.encode(text, SpecialTokens::kRecognise);
   if (prompt.ids.empty()) prompt.ids.push_back(tokenizer.bos_id());
   prompt.text = text;
@@ -42,7 +48,7 @@ std::vector<RawPrompt> read_prompts(RequestFields& fields, std::string_view key,
     return prompts;
   }
   if (value->is(JsonValue::Kind::kString)) {
-    prompts.push_back(of_text(*model.tokenizer, value->text));
+    prompts.push_back(of_text(fields, std::string(key), value->text, model));
     return prompts;
   }
   if (!value->is(JsonValue::Kind::kArray)) {
@@ -66,7 +72,7 @@ std::vector<RawPrompt> read_prompts(RequestFields& fields, std::string_view key,
     const JsonValue& item = value->items[i];
     const std::string where = std::string(key) + "[" + std::to_string(i) + "]";
     if (item.is(JsonValue::Kind::kString)) {
-      prompts.push_back(of_text(*model.tokenizer, item.text));
+      prompts.push_back(of_text(fields, where, item.text, model));
     } else if (item.is(JsonValue::Kind::kArray)) {
       prompts.push_back(of_ids(fields, where, item, model));
     } else {

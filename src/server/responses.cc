@@ -199,10 +199,7 @@ class ResponsesRenderer : public AnswerRenderer {
   }
 
   void on_delta(std::size_t, const Delta& delta, std::string* sse) override {
-    std::int64_t num_reasoning = 0;
-    for (const OutputToken& token : delta.tokens) num_reasoning += token.in_reasoning ? 1 : 0;
-    usage_.add_tokens(static_cast<std::int64_t>(delta.tokens.size()), num_reasoning);
-    if (delta.finish) usage_.add_finish(0, *delta.finish);
+    usage_.add(0, 0, delta);
     // The same events feed the stream and the list of items.
     std::string dropped;
     std::string& out = sse != nullptr ? *sse : dropped;

@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <thread>
 
@@ -21,7 +22,9 @@ class HttpApiServer : public Server {
   Status start() {
     FATHOM_ASSIGN_OR_RETURN(http_, open_http_server(context_.options.http, [this](std::shared_ptr<HttpExchange> e) {
                               // http_ is set before the first handler runs: see ready_.
-                              context_.workers.post([this, exchange = std::move(e)] {
+                              // Only what has a body can take long: streams and health do not wait behind it.
+                              WorkerPool& pool = e->request().body.empty() ? context_.workers : context_.parsers;
+                              pool.post([this, exchange = std::move(e)] {
                                 ready_.wait(false);
                                 answer_request(context_, exchange);
                               });
@@ -45,6 +48,9 @@ class HttpApiServer : public Server {
     context_.load_failure = std::move(reason);
   }
   void set_model(std::shared_ptr<ServedModel> model) override {
+    for (TokenId id = 0; id < model->tokenizer->vocab_size(); ++id) {
+      model->longest_token_bytes = std::max(model->longest_token_bytes, model->tokenizer->token_bytes(id).size());
+    }
     const std::lock_guard lock(context_.mutex);
     context_.served = std::move(model);
   }
@@ -73,6 +79,7 @@ class HttpApiServer : public Server {
     if (http_ != nullptr) http_->stop();
     std::shared_ptr<ServedModel> model = context_.model();
     if (model != nullptr) model->engine->shutdown();
+    context_.parsers.stop();
     context_.workers.stop();
     std::unordered_map<const Answer*, std::shared_ptr<Answer>> left;
     {

@@ -1,6 +1,7 @@
 // What the routes share, and one request on its way through them.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -40,12 +41,14 @@ struct ServerContext {
       : options(std::move(o)),
         keys(options.keys),
         workers(options.num_workers),
+        parsers(std::max(4, options.num_workers)),
         start(std::chrono::steady_clock::now()) {}
 
   const ServerOptions options;
   KeyTable keys;
   ServerMetrics metrics;
-  WorkerPool workers;
+  WorkerPool workers;  // answers on their way out, quick routes
+  WorkerPool parsers;  // bodies on their way in: parsing, rendering, tokenising, compiling grammars
   const std::chrono::steady_clock::time_point start;
 
   std::shared_ptr<ServedModel> model() const {

@@ -55,6 +55,7 @@ struct ServedModel {
   Release release = Release::k0731;
   std::string root;  // where it was loaded from
   SamplingDefaults generation_config;
+  std::size_t longest_token_bytes = 1;       // set by Server::set_model
   std::shared_ptr<GrammarCompiler> grammar;  // null: requests for constrained output are refused
 
   std::int64_t context_tokens() const { return engine->limits().max_length_tokens; }

@@ -210,7 +210,7 @@ TEST_F(HttpServerTest, SeesAClientLeaveWhileNothingIsSent) {
 
 TEST_F(HttpServerTest, AReaderThatStallsIsDroppedAndOthersAreNot) {
   HttpServerOptions options;
-  options.write_stall_timeout_ms = 400;
+  options.write_stall_timeout_ms = 1500;
   open(options);
   auto c = client();
   ASSERT_TRUE(c.connect().ok());

@@ -1,0 +1,112 @@
+// Bytes of a connection, in two cuts, through the request parser to the routes, with an engine on the scripted executor
+// behind them. No request of any shape may crash, hang, or be answered with a 5xx other than 501 (no profiler) and
+// 503 (overload). Set-up needs the embedded model's tokenizer: run from the repository's root.
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+
+#include "engine/scripted_executor.h"
+#include "server/http/request_parser.h"
+#include "server/router.h"
+#include "text/tokenizer.h"
+
+namespace fathom {
+namespace {
+
+[[noreturn]] void finding(const char* what) {
+  std::fprintf(stderr, "finding: %s\n", what);
+  std::abort();
+}
+
+// Takes the reply in place of a socket.
+class CapturedExchange : public HttpExchange {
+ public:
+  explicit CapturedExchange(HttpRequest request) : request_(std::move(request)) {}
+
+  const HttpRequest& request() const override { return request_; }
+  void add_header(std::string, std::string) override {}
+  void reply(HttpReply reply) override { finish(reply.status); }
+  void start_stream(int status, std::string_view) override { status_ = status; }
+  void write(std::string_view) override {}
+  void end() override { finish(status_); }
+  std::size_t num_unsent_bytes() const override { return 0; }
+  bool gone() const override { return false; }
+  void on_gone(std::function<void()>) override {}
+  void on_drained(std::function<void()>) override {}
+
+  int wait() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, std::chrono::seconds(8), [this] { return done_; })) finding("no answer");
+    return status_;
+  }
+
+ private:
+  void finish(int status) {
+    const std::lock_guard lock(mutex_);
+    status_ = status;
+    done_ = true;
+    changed_.notify_all();
+  }
+
+  HttpRequest request_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int status_ = 0;
+  bool done_ = false;
+};
+
+ServerContext& context() {
+  static ServerContext* const instance = [] {
+    static HttpServerCounts counts;
+    ServerOptions options;
+    options.model_names = {"mini-v4"};
+    options.log_requests = false;
+    auto* made = new ServerContext(std::move(options));
+    made->http_counts = &counts;
+    auto tokenizer = open_tokenizer("models/mini-v4");
+    if (!tokenizer.ok()) finding(tokenizer.status().message().c_str());
+    auto model = std::make_shared<ServedModel>();
+    model->tokenizer = std::make_shared<const Tokenizer>(std::move(*tokenizer));
+    ScriptedOptions scripted;
+    scripted.limits.vocab_size = static_cast<std::int32_t>(model->tokenizer->vocab_size());
+    scripted.limits.max_length_tokens = 512;
+    scripted.eos_share = 0.1;
+    scripted.step_us = scripted.row_us = 0;
+    auto engine = Engine::make({}, std::make_unique<ScriptedExecutor>(std::move(scripted)), model->tokenizer);
+    if (!engine.ok()) finding(engine.status().message().c_str());
+    model->engine = std::move(*engine);
+    model->longest_token_bytes = 64;
+    made->served = std::move(model);
+    return made;
+  }();
+  return *instance;
+}
+
+}  // namespace
+}  // namespace fathom
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  using namespace fathom;
+  if (size < 2) return 0;
+  // The first byte says where the stream is cut.
+  const std::string all(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const std::size_t cut = all.size() * data[0] / 256;
+  HttpRequestParser parser(HttpParseLimits{4096, 64 << 10});
+  std::string buffer;
+  for (const std::string& part : {all.substr(0, cut), all.substr(cut)}) {
+    buffer += part;
+    buffer.erase(0, parser.feed(buffer));
+  }
+  (void)parser.expects_continue();
+  if (parser.state() == HttpRequestParser::State::kFailed &&
+      (parser.error_status() < 400 || parser.error_message().empty())) {
+    finding("a refusal without status or reason");
+  }
+  if (parser.state() != HttpRequestParser::State::kDone) return 0;
+  const auto exchange = std::make_shared<CapturedExchange>(parser.take_request());
+  answer_request(context(), exchange);
+  const int status = exchange->wait();
+  if (status < 200 || (status >= 500 && status != 501 && status != 503)) finding("a status that no request may cause");
+  return 0;
+}

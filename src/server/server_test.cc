@@ -1,0 +1,227 @@
+// The whole server in one process on the scripted executor: what the thread sanitizer looks at.
+#include "server/server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "engine/scripted_executor.h"
+#include "server/http/http_client.h"
+#include "server/load_generator.h"
+#include "server/scripted_replies.h"
+
+namespace fathom {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+std::shared_ptr<const Tokenizer> mini_tokenizer() {
+  static const std::shared_ptr<const Tokenizer> tokenizer = [] {
+    auto opened = open_tokenizer(std::string(FATHOM_SOURCE_DIR) + "/models/mini-v4");
+    FATHOM_CHECK(opened.ok(), "the embedded model's tokenizer opens");
+    return std::make_shared<const Tokenizer>(std::move(*opened));
+  }();
+  return tokenizer;
+}
+
+class ServerTest : public testing::Test {
+ protected:
+  void open(ServerOptions options = {}) {
+    options.model_names = {"mini"};
+    options.log_requests = false;
+    auto opened = Server::open(std::move(options));
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    server_ = std::move(*opened);
+  }
+  void serve(std::int64_t step_us = 200) {
+    ScriptedOptions scripted;
+    const auto tokenizer = mini_tokenizer();
+    scripted.limits.vocab_size = static_cast<std::int32_t>(tokenizer->vocab_size());
+    scripted.eos_id = tokenizer->eos_id();
+    scripted.next_token = make_scripted_replies(tokenizer);
+    scripted.step_us = step_us;
+    scripted.row_us = 0;
+    scripted.wait_for_real = true;
+    EngineOptions engine;
+    engine.max_running = 16;
+    engine.max_queued_requests = 64;
+    auto made = Engine::make(engine, std::make_unique<ScriptedExecutor>(std::move(scripted)), tokenizer);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    auto model = std::make_shared<ServedModel>();
+    model->engine = std::move(*made);
+    model->tokenizer = tokenizer;
+    model->root = "scripted";
+    server_->set_model(std::move(model));
+  }
+  HttpClient client() const { return HttpClient("127.0.0.1", server_->port()); }
+  static std::string chat(const std::string& answer, bool stream, int max_tokens = 200) {
+    return R"({"messages":[{"role":"user","content":"Say ⟦t</think>)" + answer + R"(⟧"}],"temperature":0,"stream":)" +
+           (stream ? "true" : "false") + R"(,"max_tokens":)" + std::to_string(max_tokens) + "}";
+  }
+  double metric(HttpClient& from, const std::string& name) const {
+    const auto reply = from.request("GET", "/metrics");
+    if (!reply.ok()) return -1;
+    const std::size_t at = reply->body.find("\n" + name + " ");
+    return at == std::string::npos ? -1 : std::atof(reply->body.c_str() + at + name.size() + 2);
+  }
+
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(ServerTest, AnswersWhileLoadingWithHowFarItIs) {
+  open();
+  auto c = client();
+  server_->set_loading(0.42, "mapping");
+  auto reply = c.request("GET", "/health");
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->status, 503);
+  EXPECT_THAT(reply->body, HasSubstr("42"));
+  reply = c.request("POST", "/v1/chat/completions", chat("x", false));
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->status, 503);
+  EXPECT_THAT(reply->body, HasSubstr("42 %"));
+  EXPECT_FALSE(reply->header("retry-after").empty());
+  serve();
+  reply = c.request("GET", "/health");
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->status, 200);
+}
+
+TEST_F(ServerTest, ManyClientsGetTheirOwnAnswers) {
+  open();
+  serve();
+  std::atomic<int> num_right{0}, num_left{0};
+  std::atomic<bool> done{false};
+  std::thread watcher([&] {
+    auto c = client();
+    while (!done) {
+      for (const char* path : {"/metrics", "/health", "/v1/requests", "/v1/models"}) {
+        EXPECT_TRUE(c.request("GET", path).ok());
+      }
+    }
+  });
+  std::vector<std::thread> clients;
+  for (int t = 0; t < 8; ++t) {
+    clients.emplace_back([&, t] {
+      auto c = client();
+      for (int i = 0; i < 10; ++i) {
+        const std::string text = "answer " + std::to_string(t) + " of " + std::to_string(i);
+        const bool stream = i % 2 == 0, leaves = i % 5 == 4;
+        std::string content;
+        SseReader reader([&](std::string_view, std::string_view data) {
+          const std::size_t at = data.find("\"content\":\"");
+          if (at == std::string_view::npos) return;
+          content += data.substr(at + 11, data.find('"', at + 11) - at - 11);
+        });
+        int num_pieces = 0;
+        const auto reply =
+            c.request("POST", "/v1/chat/completions", chat(text, stream || leaves), {}, [&](std::string_view bytes) {
+              if (!stream && !leaves) content += bytes;
+              if (stream || leaves) reader.give(bytes);
+              return !leaves || ++num_pieces < 3;
+            });
+        if (leaves) {
+          ++num_left;
+        } else if (reply.ok() && (stream ? content == text : content.find(text) != std::string::npos)) {
+          ++num_right;
+        }
+      }
+    });
+  }
+  for (auto& each : clients) each.join();
+  done = true;
+  watcher.join();
+  EXPECT_EQ(num_left, 16);
+  EXPECT_EQ(num_right, 64);
+  auto c = client();
+  for (int i = 0; i < 500 && metric(c, "fathom_requests_running") != 0; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(metric(c, "fathom_requests_running"), 0);
+  EXPECT_EQ(metric(c, "fathom_context_blocks_used"), 0);
+}
+
+TEST_F(ServerTest, DrainLetsLiveStreamsFinish) {
+  open();
+  serve(2000);
+  std::atomic<int> num_whole{0};
+  std::vector<std::thread> clients;
+  for (int t = 0; t < 4; ++t) {
+    clients.emplace_back([&] {
+      auto c = client();
+      std::string all;
+      const auto reply = c.request("POST", "/v1/chat/completions", chat("word word word word word word word", true), {},
+                                   [&](std::string_view bytes) {
+                                     all += bytes;
+                                     return true;
+                                   });
+      if (reply.ok() && all.find("[DONE]") != std::string::npos) ++num_whole;
+    });
+  }
+  auto c = client();
+  for (int i = 0; i < 1000 && metric(c, "fathom_requests_running") != 4; ++i) std::this_thread::sleep_for(1ms);
+  c.close();
+  EXPECT_TRUE(server_->drain(10s));
+  for (auto& each : clients) each.join();
+  EXPECT_EQ(num_whole, 4);
+}
+
+TEST_F(ServerTest, StopCutsOffWhatRuns) {
+  open();
+  serve(1000);
+  std::vector<std::thread> clients;
+  for (int t = 0; t < 4; ++t) {
+    clients.emplace_back([&, t] {
+      auto c = client();
+      (void)c.request("POST", "/v1/completions",
+                      R"({"prompt":"x","max_tokens":9000,"ignore_eos":true,"stream":)" +
+                          std::string(t % 2 == 0 ? "true}" : "false}"));
+    });
+  }
+  auto c = client();
+  for (int i = 0; i < 1000 && metric(c, "fathom_requests_running") != 4; ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_FALSE(server_->drain(50ms));
+  server_->stop();
+  for (auto& each : clients) each.join();
+}
+
+TEST_F(ServerTest, LoadGeneratorCountsWhatHappened) {
+  open();
+  serve();
+  LoadTestOptions load;
+  load.port = server_->port();
+  load.concurrency = {1, 4};
+  load.requests_per_client = 2;
+  load.repeats = 2;
+  load.input_tokens = 40;
+  load.output_tokens = 8;
+  load.shared_prefix = 0.5;
+  load.cancelled = 0.3;
+  const auto report = run_load(load);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  ASSERT_EQ(report->levels.size(), 2u);
+  for (const LoadLevel& level : report->levels) {
+    EXPECT_EQ(level.num_done + level.num_cancelled, level.concurrency * 4);
+    EXPECT_EQ(level.num_failed, 0) << level.first_failure;
+    EXPECT_EQ(level.num_done > 0, level.ttft_ms.p50 > 0);
+  }
+  EXPECT_GT(report->levels[1].num_cancelled, 0);
+  EXPECT_FALSE(report->right_before);  // the scripted executor knows no arithmetic, and that is seen
+  EXPECT_THAT(load_html(*report), HasSubstr("wrong"));
+}
+
+TEST(LoadFigures, Percentiles) {
+  std::vector<double> values;
+  for (int i = 100; i >= 1; --i) values.push_back(i);
+  const Percentiles p = percentiles(values);
+  EXPECT_EQ(p.p50, 50);
+  EXPECT_EQ(p.p90, 90);
+  EXPECT_EQ(p.p99, 99);
+  EXPECT_DOUBLE_EQ(p.mean, 50.5);
+  EXPECT_EQ(percentiles({}).count, 0);
+  EXPECT_EQ(spread({3, 1, 2}).median, 2);
+}
+
+}  // namespace
+}  // namespace fathom
