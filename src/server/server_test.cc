@@ -29,7 +29,8 @@ std::shared_ptr<const Tokenizer> mini_tokenizer() {
 
 class ServerTest : public testing::Test {
  protected:
-  void open(ServerOptions options = {}) {
+  void open() {
+    ServerOptions options;
     options.model_names = {"mini"};
     options.log_requests = false;
     auto opened = Server::open(std::move(options));
