@@ -124,7 +124,7 @@ struct BenchOptions {
   std::int64_t chunk = 512;  // prefill rows of a step
   std::vector<std::int64_t> positions = {200, 4000};
   std::int64_t prefill = 2048;
-  int tokens = 32;  // decoded in a round
+  int tokens = 6;  // decoded in a round
   int rounds = 5;
   std::vector<std::string> variants = {"cpu", "reference"};  // bench ops
   bool json = false;                                         // bench decode

@@ -222,7 +222,7 @@ void add_bench(CLI::App& app, int& exit_code) {
     command->add_option("--positions", options->positions, "Where decoding is timed (default 200 4000)")
         ->check(kPositive);
     command->add_option("--prefill", options->prefill, "Prompt tokens (default 2048)")->check(kPositive);
-    command->add_option("--tokens", options->tokens, "Tokens decoded in a round (default 32)")->check(kPositive);
+    command->add_option("--tokens", options->tokens, "Tokens decoded in a round (default 6)")->check(kPositive);
     command->add_option("--rounds", options->rounds, "The best of this many counts (default 5)")->check(kPositive);
     command->callback([options, run, &exit_code] { exit_code = run(*options); });
     return std::pair{command, options};
