@@ -64,7 +64,10 @@ namespace {
 
 constexpr std::int64_t kMemoryBytes = 256 * kMiB;
 constexpr std::int64_t kCacheBytes = 8 * kMiB;
-constexpr std::int64_t kFmaSteps = 2'000'000;
+// Slices of a few milliseconds: other load on the machine misses some of them.
+constexpr std::int64_t kSliceBytes = 16 * kMiB;
+constexpr int kSlices = 16;
+constexpr std::int64_t kFmaSteps = 100'000;
 
 // Seconds of one body(part) on every thread.
 template <typename Body>
@@ -82,30 +85,31 @@ Ceilings measure_ceilings(ThreadPool& threads, int rounds) {
   buffer.fill_zero();
   const auto* floats = reinterpret_cast<const float*>(buffer.data());
   std::vector<float> sums(static_cast<std::size_t>(parts));
-  const auto read = [&](std::int64_t bytes, int times) {
+  const auto read = [&](std::int64_t offset, std::int64_t bytes) {
     return time_parts(threads, [&](std::int64_t part) {
+      const float* begin = floats + offset / 4;
       const std::int64_t count = bytes / 4;
-      float sum = 0.0f;
-      for (int i = 0; i < times; ++i) {
-        sum += HWY_DYNAMIC_DISPATCH(read_floats)(floats + count * part / parts / 64 * 64,
-                                                 floats + count * (part + 1) / parts / 64 * 64);
-      }
-      sums[static_cast<std::size_t>(part)] = sum;
+      sums[static_cast<std::size_t>(part)] = HWY_DYNAMIC_DISPATCH(read_floats)(
+          begin + count * part / parts / 64 * 64, begin + count * (part + 1) / parts / 64 * 64);
     });
   };
   Ceilings best;
   for (int round = 0; round < rounds; ++round) {
-    best.memory_bytes_per_s =
-        std::max(best.memory_bytes_per_s, static_cast<double>(kMemoryBytes) / read(kMemoryBytes, 1));
-    read(kCacheBytes, 1);
-    constexpr int kTimes = 16;
-    best.cache_bytes_per_s =
-        std::max(best.cache_bytes_per_s, kTimes * static_cast<double>(kCacheBytes) / read(kCacheBytes, kTimes));
-    const double fma = time_parts(threads, [&](std::int64_t part) {
-      sums[static_cast<std::size_t>(part)] = HWY_DYNAMIC_DISPATCH(multiply_add)(kFmaSteps, 1e-3f);
-    });
-    best.flops_per_s = std::max(best.flops_per_s, static_cast<double>(kFmaSteps * parts) *
-                                                      static_cast<double>(HWY_DYNAMIC_DISPATCH(flops_of_step)()) / fma);
+    // Each slice was evicted by the rest of the buffer since it was last read.
+    for (std::int64_t offset = 0; offset < kMemoryBytes; offset += kSliceBytes) {
+      const double rate = static_cast<double>(kSliceBytes) / read(offset, kSliceBytes);
+      best.memory_bytes_per_s = std::max(best.memory_bytes_per_s, rate);
+    }
+    read(0, kCacheBytes);
+    for (int slice = 0; slice < kSlices; ++slice) {
+      const double rate = static_cast<double>(kCacheBytes) / read(0, kCacheBytes);
+      best.cache_bytes_per_s = std::max(best.cache_bytes_per_s, rate);
+      const double time = time_parts(threads, [&](std::int64_t part) {
+        sums[static_cast<std::size_t>(part)] = HWY_DYNAMIC_DISPATCH(multiply_add)(kFmaSteps, 1e-3f);
+      });
+      const double flops = static_cast<double>(kFmaSteps * parts * HWY_DYNAMIC_DISPATCH(flops_of_step)());
+      best.flops_per_s = std::max(best.flops_per_s, flops / time);
+    }
   }
   return best;
 }
