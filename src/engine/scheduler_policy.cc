@@ -223,15 +223,17 @@ void Scheduler::plan_prefills() {
     if (in_prefill(*sequence) && !sequence->paused) order.push_back(sequence);
   }
   if (order.empty() || rows_left_ <= 0) return;
-  const auto urgency = [this](const Sequence* s) {
-    return s->granted_priority +
-           (plan_.step - std::max(s->last_served_step, s->arrival_step)) / std::max(1, options_.ageing_steps);
+  // Since when it waits for its turn: those served longest ago come first, newcomers behind those who waited already.
+  const auto since = [](const Sequence* s) { return std::max(s->last_served_step, s->arrival_step); };
+  const auto urgency = [&](const Sequence* s) {
+    return s->granted_priority + (plan_.step - since(s)) / std::max(1, options_.ageing_steps);
   };
   std::stable_sort(order.begin(), order.end(), [&](const Sequence* a, const Sequence* b) {
     const std::int64_t urgency_a = urgency(a), urgency_b = urgency(b);
     if (urgency_a != urgency_b) return urgency_a > urgency_b;
     if (a->key->service_rows != b->key->service_rows) return a->key->service_rows < b->key->service_rows;
-    if (a->last_served_step != b->last_served_step) return a->last_served_step < b->last_served_step;
+    if (since(a) != since(b)) return since(a) < since(b);
+    if ((a->last_served_step < 0) != (b->last_served_step < 0)) return a->last_served_step < 0;
     return a->arrival < b->arrival;
   });
 

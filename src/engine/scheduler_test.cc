@@ -216,6 +216,22 @@ TEST(Scheduler, AShortPromptPassesALongOne) {
   EXPECT_LE(bench.last_plan_rows(), 256);
 }
 
+TEST(Scheduler, NewcomersDoNotHoldUpALongPrompt) {
+  ScriptedOptions scripted = small_model();
+  scripted.limits.num_context_blocks = 64;
+  SchedulerOptions options;
+  options.prefill_chunk_tokens = options.prefill_chunk_shared_tokens = 128;
+  options.ageing_steps = 1000000;
+  SchedulerBench bench(scripted, options);
+  const SequenceId slow = bench.add(prompt_of(1, 1280), 1);
+  std::int64_t steps = 0;
+  for (std::uint64_t i = 2; bench.alive(slow); ++i, ++steps) {
+    bench.add(prompt_of(i, 128), 1);  // each would take the whole share of its step
+    ASSERT_TRUE(bench.step());
+    ASSERT_LT(steps, 100);
+  }
+}
+
 TEST(Scheduler, HigherPriorityGoesFirstAndTakesTheSlot) {
   SchedulerOptions options;
   options.max_running = 1;
