@@ -1,0 +1,172 @@
+#include "ops/compress_kv/compress_kv.h"
+#include "ops/cuda/device_rows.cuh"
+#include "ops/cuda/key_record.cuh"
+
+namespace fathom::cuda {
+namespace {
+
+struct Rows32 {
+  const float* u_raw;
+  const float* g_raw;
+  const float* ape;
+  float* u_state;  // of this sequence's slab
+  float* g_state;
+  int row_width, slots, ratio;
+};
+
+// u and g of position p, channel c: from the step's rows where it is one of them, else from the slab.
+struct Source {
+  const DeviceRows& rows;
+  const Rows32& r;
+  int first_row, start;  // the sequence's first row of this step and its position
+
+  __device__ __forceinline__ float u(int p, int c) const {
+    return p >= start ? r.u_raw[static_cast<std::int64_t>(first_row + p - start) * r.row_width + c]
+                      : r.u_state[static_cast<std::int64_t>(p % r.slots) * r.row_width + c];
+  }
+  __device__ __forceinline__ float g(int p, int c) const {
+    return p >= start ? r.g_raw[static_cast<std::int64_t>(first_row + p - start) * r.row_width + c] +
+                            r.ape[(p % r.ratio) * r.row_width + c]
+                      : r.g_state[static_cast<std::int64_t>(p % r.slots) * r.row_width + c];
+  }
+};
+
+__device__ __forceinline__ float pool_channel(const Source& source, int group, int ratio, int width, int channel) {
+  const int begin = group * ratio;
+  const bool overlap = ratio == 4;
+  const int previous = overlap && group > 0 ? 4 : 0;
+  float peak = -INFINITY;
+  for (int i = -previous; i < ratio; ++i) peak = fmaxf(peak, source.g(begin + i, overlap && i >= 0 ? width + channel : channel));
+  float denominator = 0.0f, sum = 0.0f;
+  for (int i = -previous; i < ratio; ++i) {
+    const int c = overlap && i >= 0 ? width + channel : channel;
+    const float e = expf(source.g(begin + i, c) - peak);
+    denominator += e;
+    sum += e * source.u(begin + i, c);
+  }
+  return sum / denominator;
+}
+
+__device__ __forceinline__ Source make_source(const DeviceRows& rows, const Rows32& r, int sequence) {
+  const int first_row = rows.sequence_begin[sequence];
+  return {rows, r, first_row, rows.positions[first_row]};
+}
+
+__device__ __forceinline__ Rows32 with_state(Rows32 r, const DeviceRows& rows, const CachePools& pools, std::int64_t u_offset,
+                                             std::int64_t g_offset, int sequence) {
+  std::byte* slab = pools.state + static_cast<std::int64_t>(rows.state_slot[sequence]) * pools.state_slot_bytes;
+  r.u_state = reinterpret_cast<float*>(slab + u_offset);
+  r.g_state = reinterpret_cast<float*>(slab + g_offset);
+  return r;
+}
+
+// One block a row; rows that close no group leave at once. Four channels a thread.
+__global__ void __launch_bounds__(kRecordThreads)
+    emit_main(DeviceRows rows, CachePools pools, LayerCache cache, Rows32 r, const uint2* norm, const float* frequencies,
+              float eps) {
+  const int row = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
+  const int position = rows.positions[row], sequence = rows.sequence_of[row];
+  if ((position + 1) % cache.ratio != 0) return;
+  const int group = position / cache.ratio;
+  r = with_state(r, rows, pools, cache.main_u_offset_bytes, cache.main_g_offset_bytes, sequence);
+  const Source source = make_source(rows, r, sequence);
+  float v[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[i] = round_bf16(pool_channel(source, group, cache.ratio, kHeadDim, 4 * t + i));
+  norm_key(v, norm[t], eps);
+  if (t >= kNopeDim / 4) {
+    const int pair = (t - kNopeDim / 4) * 2;
+    const float p = static_cast<float>(group * cache.ratio);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float angle = __fmul_rn(p, frequencies[pair + i]);
+      rotate_pair(v[2 * i], v[2 * i + 1], make_float2(cosf(angle), sinf(angle)));
+    }
+  }
+  const RecordAddress record = entry_record(rows, pools, cache, sequence, group);
+  write_record(v, const_cast<std::uint8_t*>(record.data), const_cast<std::uint8_t*>(record.scale));
+}
+
+// The indexer's keys: 128 channels, one a thread; Hadamard through shared memory, FQ 32 in a warp.
+__global__ void __launch_bounds__(kIndexDim)
+    emit_index(DeviceRows rows, CachePools pools, LayerCache cache, Rows32 r, const Bf16Bits* norm, const float* frequencies,
+               float eps) {
+  __shared__ float values[kIndexDim];
+  const int row = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
+  const int position = rows.positions[row], sequence = rows.sequence_of[row];
+  if ((position + 1) % cache.ratio != 0) return;
+  const int group = position / cache.ratio;
+  r = with_state(r, rows, pools, cache.index_u_offset_bytes, cache.index_g_offset_bytes, sequence);
+  const Source source = make_source(rows, r, sequence);
+  float v = round_bf16(pool_channel(source, group, cache.ratio, kIndexDim, t));
+  const float mean = static_cast<float>(block_sum_f64<kIndexDim>(static_cast<double>(v) * v) / kIndexDim);
+  v = round_bf16(__fmul_rn(bf16_to_f32(norm[t]), __fmul_rn(v, 1.0f / sqrtf(mean + eps))));
+  values[t] = v;
+  __syncthreads();
+  if (t >= kIndexDim - kRopeDim) {
+    const float angle = __fmul_rn(static_cast<float>(group * cache.ratio), frequencies[(t - (kIndexDim - kRopeDim)) / 2]);
+    const float c = cosf(angle), s = sinf(angle);
+    const float other = values[t ^ 1];
+    v = (t & 1) == 0 ? __fsub_rn(__fmul_rn(v, c), __fmul_rn(other, s)) : __fadd_rn(__fmul_rn(other, s), __fmul_rn(v, c));
+    v = round_bf16(v);
+  }
+  __syncthreads();
+  values[t] = v;
+  __syncthreads();
+  for (int half = 1; half < kIndexDim; half *= 2) {
+    const float a = values[t & ~half], b = values[t | half];
+    __syncthreads();
+    values[t] = (t & half) == 0 ? a + b : a - b;
+    __syncthreads();
+  }
+  v = round_bf16(__fmul_rn(values[t], 0.088388347648318447f));
+  const int exponent = fq_exponent(warp_max(fabsf(v)));
+  const std::uint32_t code = fq_code(v, exponent);
+  const std::uint32_t high = __shfl_down_sync(0xffffffffu, code, 1);
+  const int per_block = kBlockTokens / cache.ratio, slot = group % per_block;
+  auto* page = reinterpret_cast<std::uint8_t*>(context_block(rows, pools, sequence, group / per_block)) + cache.index_key_offset_bytes;
+  if ((t & 1) == 0) page[slot * kIndexKeyDataBytes + t / 2] = static_cast<std::uint8_t>(code | high << 4);
+  if ((t & 31) == 0) page[per_block * kIndexKeyDataBytes + slot * kIndexKeyScaleBytes + t / 32] = static_cast<std::uint8_t>(exponent + 127);
+}
+
+// The step's last rows into the slab, after every emission has read it: only rows no later row of the step
+// would overwrite.
+__global__ void __launch_bounds__(256)
+    write_state(DeviceRows rows, CachePools pools, Rows32 r, std::int64_t u_offset, std::int64_t g_offset) {
+  const int row = static_cast<int>(blockIdx.x);
+  const int sequence = rows.sequence_of[row], position = rows.positions[row];
+  if (row + r.slots < rows.sequence_begin[sequence + 1]) return;
+  r = with_state(r, rows, pools, u_offset, g_offset, sequence);
+  for (int c = static_cast<int>(threadIdx.x); c < r.row_width; c += 256) {
+    const std::int64_t from = static_cast<std::int64_t>(row) * r.row_width + c;
+    const std::int64_t to = static_cast<std::int64_t>(position % r.slots) * r.row_width + c;
+    r.u_state[to] = r.u_raw[from];
+    r.g_state[to] = r.g_raw[from] + r.ape[(position % r.ratio) * r.row_width + c];
+  }
+}
+
+}  // namespace
+
+void compress_kv_simt(ExecutionContext& context, const CompressKvPlan& plan, const CompressKvArgs& args) {
+  const LayerCache& cache = plan.desc.cache;
+  const bool main = plan.desc.kind == CompressorKind::kMain;
+  FATHOM_CHECK(plan.desc.width() == (main ? kHeadDim : kIndexDim) && cache.kv.format == CacheFormat::kPacked,
+               "packed records of 512 or 128 channels");
+  if (args.rows->num_tokens == 0) return;
+  const DeviceRows rows = device_rows(*args.rows);
+  const Rows32 r{args.u_raw.as<float>(),           args.g_raw.as<float>(), args.ape.as<float>(), nullptr, nullptr,
+                 plan.desc.row_width(), compressor_slots(cache.ratio), cache.ratio};
+  const auto blocks = static_cast<unsigned>(rows.num_tokens);
+  const cudaStream_t stream = stream_of(context);
+  if (main) {
+    emit_main<<<blocks, kRecordThreads, 0, stream>>>(rows, args.pools, cache, r, args.norm.as<uint2>(),
+                                                     args.frequencies.as<float>(), plan.desc.eps);
+    write_state<<<blocks, 256, 0, stream>>>(rows, args.pools, r, cache.main_u_offset_bytes, cache.main_g_offset_bytes);
+  } else {
+    emit_index<<<blocks, kIndexDim, 0, stream>>>(rows, args.pools, cache, r, args.norm.as<Bf16Bits>(),
+                                                 args.frequencies.as<float>(), plan.desc.eps);
+    write_state<<<blocks, 256, 0, stream>>>(rows, args.pools, r, cache.index_u_offset_bytes, cache.index_g_offset_bytes);
+  }
+}
+
+}  // namespace fathom::cuda
