@@ -19,7 +19,7 @@ class Planner {
     plans.embed = keep(plan_embed({c.hidden_size, c.hc_mult}, device_));
     plans.embed_row = keep(plan_embed({c.hidden_size, 1}, device_));
     plans.hyper_connection = keep(plan_hyper_connection(
-        {c.hidden_size, c.hc_mult, c.hc_sinkhorn_iters, c.hc_eps, c.rms_norm_eps, numerics_}, device_));
+        {c.hidden_size, c.hc_mult, c.hc_sinkhorn_iters, c.hc_eps, c.rms_norm_eps, numerics_, tokens}, device_));
     plans.q_norm = keep(plan_rms_norm({c.q_lora_rank, c.rms_norm_eps, numerics_}, device_));
     plans.q_norm_rope = keep(
         plan_q_norm_rope({c.num_attention_heads, c.head_dim, c.qk_rope_head_dim, c.rms_norm_eps, numerics_}, device_));

@@ -5,11 +5,13 @@
 #include "ops/check_view.h"
 #include "ops/cost_terms.h"
 #include "ops/dequantise.h"
+#include "ops/linear/plan.h"
 
 namespace fathom {
 
 AttentionOutputPlan plan_attention_output(const AttentionOutputDesc& desc, const DeviceInfo& device) {
-  return {desc, device.backend == BackendKind::kCpu ? attention_output_cpu_workspace(desc, device) : 0};
+  if (device.backend == BackendKind::kCpu) return {desc, attention_output_cpu_workspace(desc, device)};
+  return {desc, 2 * cuda::linear_workspace_bytes(desc.max_tokens, desc.num_groups * desc.o_lora_rank)};
 }
 
 void run_attention_output(ExecutionContext& context, const AttentionOutputPlan& plan, const AttentionOutputArgs& args) {

@@ -37,14 +37,14 @@ __device__ __forceinline__ float pool_channel(const Source& source, int group, i
   const int previous = overlap && group > 0 ? 4 : 0;
   float peak = -INFINITY;
   for (int i = -previous; i < ratio; ++i) peak = fmaxf(peak, source.g(begin + i, overlap && i >= 0 ? width + channel : channel));
-  float denominator = 0.0f, sum = 0.0f;
+  double denominator = 0.0, sum = 0.0;
   for (int i = -previous; i < ratio; ++i) {
     const int c = overlap && i >= 0 ? width + channel : channel;
-    const float e = expf(source.g(begin + i, c) - peak);
+    const double e = exp(static_cast<double>(source.g(begin + i, c)) - static_cast<double>(peak));
     denominator += e;
-    sum += e * source.u(begin + i, c);
+    sum += e * static_cast<double>(source.u(begin + i, c));
   }
-  return sum / denominator;
+  return static_cast<float>(sum / denominator);
 }
 
 __device__ __forceinline__ Source make_source(const DeviceRows& rows, const Rows32& r, int sequence) {
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kRecordThreads)
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float angle = __fmul_rn(p, frequencies[pair + i]);
-      rotate_pair(v[2 * i], v[2 * i + 1], make_float2(cosf(angle), sinf(angle)));
+      rotate_pair(v[2 * i], v[2 * i + 1], accurate_angle(angle));
     }
   }
   const RecordAddress record = entry_record(rows, pools, cache, sequence, group);
@@ -99,13 +99,13 @@ __global__ void __launch_bounds__(kIndexDim)
   r = with_state(r, rows, pools, cache.index_u_offset_bytes, cache.index_g_offset_bytes, sequence);
   const Source source = make_source(rows, r, sequence);
   float v = round_bf16(pool_channel(source, group, cache.ratio, kIndexDim, t));
-  const float mean = static_cast<float>(block_sum_f64<kIndexDim>(static_cast<double>(v) * v) / kIndexDim);
-  v = round_bf16(__fmul_rn(bf16_to_f32(norm[t]), __fmul_rn(v, 1.0f / sqrtf(mean + eps))));
+  const double factor = 1.0 / sqrt(block_sum_f64<kIndexDim>(static_cast<double>(v) * v) / kIndexDim + static_cast<double>(eps));
+  v = round_bf16(static_cast<float>(static_cast<double>(bf16_to_f32(norm[t])) * (static_cast<double>(v) * factor)));
   values[t] = v;
   __syncthreads();
   if (t >= kIndexDim - kRopeDim) {
     const float angle = __fmul_rn(static_cast<float>(group * cache.ratio), frequencies[(t - (kIndexDim - kRopeDim)) / 2]);
-    const float c = cosf(angle), s = sinf(angle);
+    const float c = accurate_angle(angle).x, s = accurate_angle(angle).y;
     const float other = values[t ^ 1];
     v = (t & 1) == 0 ? __fsub_rn(__fmul_rn(v, c), __fmul_rn(other, s)) : __fadd_rn(__fmul_rn(other, s), __fmul_rn(v, c));
     v = round_bf16(v);

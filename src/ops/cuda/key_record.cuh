@@ -9,8 +9,8 @@ namespace fathom::cuda {
 
 inline constexpr int kRecordThreads = kHeadDim / 4;
 
-// fp64 sum of squares over a block: the packed bytes are compared exactly, so the statistic must not depend
-// on the shape of a reduction tree.
+// Statistics and angles of keys are fp64: the packed bytes are compared exactly with the host's, so the order
+// of a reduction must not show in them.
 template <int kThreads>
 __device__ __forceinline__ double block_sum_f64(double value) {
   __shared__ double shared[kThreads / 32];
@@ -29,11 +29,18 @@ __device__ __forceinline__ void norm_key(float (&v)[4], uint2 weight, float eps)
   double sum = 0.0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) sum += static_cast<double>(v[i]) * static_cast<double>(v[i]);
-  const float mean = static_cast<float>(block_sum_f64<kRecordThreads>(sum) / kHeadDim);
-  const float factor = 1.0f / sqrtf(mean + eps);
+  const double factor = 1.0 / sqrt(block_sum_f64<kRecordThreads>(sum) / kHeadDim + static_cast<double>(eps));
   const float w[4] = {bf16_low(weight.x), bf16_high(weight.x), bf16_low(weight.y), bf16_high(weight.y)};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) v[i] = round_bf16(__fmul_rn(w[i], __fmul_rn(v[i], factor)));
+  for (int i = 0; i < 4; ++i)
+    v[i] = round_bf16(static_cast<float>(static_cast<double>(w[i]) * (static_cast<double>(v[i]) * factor)));
+}
+
+// The accurate cosine and sine of an fp32 angle.
+__device__ __forceinline__ float2 accurate_angle(float angle) {
+  double s, c;
+  sincos(static_cast<double>(angle), &s, &c);
+  return make_float2(static_cast<float>(c), static_cast<float>(s));
 }
 
 // (x0, x1) rotated by an angle's (cos, sin), products rounded like the host's.

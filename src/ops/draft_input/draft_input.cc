@@ -5,11 +5,13 @@
 #include "ops/check_view.h"
 #include "ops/cost_terms.h"
 #include "ops/dequantise.h"
+#include "ops/linear/plan.h"
 
 namespace fathom {
 
 DraftInputPlan plan_draft_input(const DraftInputDesc& desc, const DeviceInfo& device) {
-  return {desc, device.backend == BackendKind::kCpu ? draft_input_cpu_workspace(desc, device) : 0};
+  if (device.backend == BackendKind::kCpu) return {desc, draft_input_cpu_workspace(desc, device)};
+  return {desc, (3 * desc.hc_mult + 2) * cuda::linear_workspace_bytes(desc.max_tokens, desc.hidden)};
 }
 
 void run_draft_input(ExecutionContext& context, const DraftInputPlan& plan, const DraftInputArgs& args) {

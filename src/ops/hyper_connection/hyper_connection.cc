@@ -4,11 +4,13 @@
 
 #include "ops/check_view.h"
 #include "ops/cost_terms.h"
+#include "ops/hyper_connection/plan.h"
 
 namespace fathom {
 
 HyperConnectionPlan plan_hyper_connection(const HyperConnectionDesc& desc, const DeviceInfo& device) {
-  return {desc, device.backend == BackendKind::kCpu ? hyper_connection_cpu_workspace(desc, device) : 0};
+  if (device.backend == BackendKind::kCpu) return {desc, hyper_connection_cpu_workspace(desc, device)};
+  return {desc, cuda::hc_workspace_bytes(desc.max_tokens, desc.hidden)};
 }
 
 void run_hyper_connection(ExecutionContext& context, const HyperConnectionPlan& plan, const HyperConnectionArgs& args) {

@@ -25,6 +25,7 @@ struct HyperConnectionDesc {
   float hc_eps = 1e-6f;
   float rms_norm_eps = 1e-6f;
   Numerics numerics;
+  std::int64_t max_tokens = 0;  // most rows of a call: sizes the workspace
 };
 struct HyperConnectionPlan {
   HyperConnectionDesc desc;

@@ -9,7 +9,8 @@ namespace fathom {
 
 IndexScoresPlan plan_index_scores(const IndexScoresDesc& desc, const DeviceInfo& device) {
   FATHOM_CHECK(desc.cache.ratio == 4 && desc.cache.index_key_offset_bytes >= 0, "ratio-4 layers have index keys");
-  return {desc, device.backend == BackendKind::kCpu ? index_scores_cpu_workspace(desc, device) : 0};
+  if (device.backend == BackendKind::kCpu) return {desc, index_scores_cpu_workspace(desc, device), 0};
+  return {desc, 0, device.num_multiprocessors};
 }
 
 void run_index_scores(ExecutionContext& context, const IndexScoresPlan& plan, const IndexScoresArgs& args) {

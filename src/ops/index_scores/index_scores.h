@@ -23,6 +23,7 @@ struct IndexScoresDesc {
 struct IndexScoresPlan {
   IndexScoresDesc desc;
   std::int64_t workspace_bytes = 0;
+  std::int32_t num_multiprocessors = 0;  // CUDA
 };
 struct IndexScoresArgs {
   const StepRows* rows = nullptr;

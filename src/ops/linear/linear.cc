@@ -5,11 +5,13 @@
 #include "ops/check_view.h"
 #include "ops/cost_terms.h"
 #include "ops/dequantise.h"
+#include "ops/linear/plan.h"
 
 namespace fathom {
 
 LinearPlan plan_linear(const LinearDesc& desc, const DeviceInfo& device) {
-  return {desc, device.backend == BackendKind::kCpu ? linear_cpu_workspace(desc, device) : 0};
+  if (device.backend == BackendKind::kCpu) return {desc, linear_cpu_workspace(desc, device)};
+  return {desc, cuda::linear_workspace_bytes(desc.max_tokens, desc.in_features)};
 }
 
 void run_linear(ExecutionContext& context, const LinearPlan& plan, const LinearArgs& args) {

@@ -7,6 +7,7 @@
 #include "ops/check_view.h"
 #include "ops/cost_terms.h"
 #include "ops/dequantise.h"
+#include "ops/moe_experts/plan.h"
 
 namespace fathom {
 namespace {
@@ -24,7 +25,8 @@ double expert_bytes(const ExpertWeights& expert) {
 }  // namespace
 
 MoeExpertsPlan plan_moe_experts(const MoeExpertsDesc& desc, const DeviceInfo& device) {
-  return {desc, device.backend == BackendKind::kCpu ? moe_experts_cpu_workspace(desc, device) : 0};
+  if (device.backend == BackendKind::kCpu) return {desc, moe_experts_cpu_workspace(desc, device)};
+  return {desc, cuda::moe_scratch(desc.max_tokens, desc.hidden, desc.intermediate, desc.num_experts, desc.topk).total};
 }
 
 void run_moe_experts(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args) {

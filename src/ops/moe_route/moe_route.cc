@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "base/units.h"
 #include "ops/check_view.h"
 #include "ops/cost_terms.h"
 #include "ops/dequantise.h"
@@ -10,7 +11,8 @@ namespace fathom {
 
 MoeRoutePlan plan_moe_route(const MoeRouteDesc& desc, const DeviceInfo& device) {
   FATHOM_CHECK(0 < desc.topk && desc.topk <= desc.num_experts, "a row goes to topk of the experts");
-  return {desc, device.backend == BackendKind::kCpu ? moe_route_cpu_workspace(desc, device) : 0};
+  if (device.backend == BackendKind::kCpu) return {desc, moe_route_cpu_workspace(desc, device)};
+  return {desc, round_up(desc.max_tokens * desc.num_experts * 4, 256)};
 }
 
 void run_moe_route(ExecutionContext& context, const MoeRoutePlan& plan, const MoeRouteArgs& args) {

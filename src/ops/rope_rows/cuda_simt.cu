@@ -1,4 +1,4 @@
-#include "ops/cuda/device_rows.cuh"
+#include "ops/cuda/key_record.cuh"
 #include "ops/rope_rows/rope_rows.h"
 
 namespace fathom::cuda {
@@ -13,8 +13,8 @@ __global__ void __launch_bounds__(128)
   const float position = static_cast<float>(positions[i / pairs]);
   const float window = __fmul_rn(position, window_frequencies[i % pairs]);
   const float compressed = __fmul_rn(position, compressed_frequencies[i % pairs]);
-  window_rope[i] = make_float2(cosf(window), sinf(window));
-  compressed_rope[i] = make_float2(cosf(compressed), sinf(compressed));
+  window_rope[i] = accurate_angle(window);
+  compressed_rope[i] = accurate_angle(compressed);
 }
 
 }  // namespace

@@ -5,13 +5,16 @@
 
 #include "ops/check_step_rows.h"
 #include "ops/cost_terms.h"
+#include "ops/sparse_attention/plan.h"
 
 namespace fathom {
 
 SparseAttentionPlan plan_sparse_attention(const SparseAttentionDesc& desc, const DeviceInfo& device) {
   FATHOM_CHECK(desc.cache.ratio == 0 || desc.cache.ratio == 4 || desc.cache.ratio == 128, "ratio 0, 4 or 128");
   FATHOM_CHECK(desc.cache.ratio != 4 || desc.topk > 0, "ratio-4 layers select entries");
-  return {desc, device.backend == BackendKind::kCpu ? sparse_attention_cpu_workspace(desc, device) : 0};
+  if (device.backend == BackendKind::kCpu) return {desc, sparse_attention_cpu_workspace(desc, device), 0};
+  return {desc, cuda::attention_workspace_bytes(desc.max_tokens, desc.num_heads, desc.cache.ratio, desc.topk),
+          device.shared_memory_per_block_bytes};
 }
 
 void run_sparse_attention(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {

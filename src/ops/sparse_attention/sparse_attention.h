@@ -29,6 +29,7 @@ struct SparseAttentionDesc {
 struct SparseAttentionPlan {
   SparseAttentionDesc desc;
   std::int64_t workspace_bytes = 0;
+  std::int64_t shared_memory_per_block_bytes = 0;  // CUDA: what a block may ask for
 };
 struct SparseAttentionArgs {
   const StepRows* rows = nullptr;

@@ -1,0 +1,56 @@
+// What the naive and the tensor-core experts share: arguments, grouping of rows by expert, the final sum.
+#pragma once
+
+#include "ops/cuda/device_rows.cuh"
+#include "ops/cuda/device_weight.cuh"
+#include "ops/moe_experts/device_experts.h"
+#include "ops/moe_experts/moe_experts.h"
+#include "ops/moe_experts/plan.h"
+
+namespace fathom::cuda {
+
+struct MoeItem {
+  std::int32_t expert, begin, count, unused;
+};
+
+struct MoeCall {
+  DeviceExperts experts;
+  DeviceWeight shared_w1, shared_w3, shared_w2;
+  bool has_shared;
+  const Bf16Bits* x;  // [tokens, hidden]
+  const std::int32_t* expert_ids;
+  const float* expert_weights;
+  MoeItem* items;  // [num_items], then items[max_experts].count = num_items
+  std::int32_t* entries;
+  Bf16Bits *x_quantised, *t, *y, *out;
+  std::int32_t num_tokens, topk, hidden, intermediate, num_experts;
+  float limit;
+  bool quantise;
+};
+
+MoeCall make_moe_call(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args);
+// Items and entries; x_quantised too when `quantise_x`.
+void launch_group_rows(const MoeCall& call, bool quantise_x, cudaStream_t stream);
+// out = bf16( sum of y over the row's experts in ascending id, then the shared one ).
+void launch_sum_experts(const MoeCall& call, cudaStream_t stream);
+
+// t = bf16( weight * silu(min(a, limit)) * clamp(b, -limit, limit) ), a and b already rounded to bf16.
+__device__ __forceinline__ Bf16Bits gated(float a, float b, float weight, float limit) {
+  a = fminf(round_bf16(a), limit);
+  b = fminf(fmaxf(round_bf16(b), -limit), limit);
+  return f32_to_bf16(weight * (a / (1.0f + expf(-a)) * b));
+}
+
+__device__ __forceinline__ DeviceWeight expert_matrix(const DeviceExperts& experts, const DeviceExperts::Matrix& matrix, int which,
+                                                      int expert) {
+  const auto* base = reinterpret_cast<const std::uint8_t*>(experts.slab) + expert * experts.stride_bytes;
+  return {base + matrix.values_offset,
+          base + matrix.scale_offset,
+          reinterpret_cast<const float*>(base + experts.scale_2_offset)[which],
+          experts.format,
+          false,
+          matrix.n,
+          matrix.k};
+}
+
+}  // namespace fathom::cuda

@@ -1,0 +1,37 @@
+// moe_experts on CUDA: scratch and grid from the number of rows alone.
+#pragma once
+
+#include <cstdint>
+
+#include "base/units.h"
+
+namespace fathom::cuda {
+
+inline constexpr int kMoeWarps = 8;
+inline constexpr int kMoeUpRows = 16;    // rows of w1 and of w3 a block
+inline constexpr int kMoeDownRows = 64;  // rows of w2 a block
+
+struct MoeScratch {
+  std::int64_t items, entries, x, t, y, total;  // byte offsets; total size
+};
+
+// items: [experts + 1] x {expert, begin, count, 0}, the count of items last; entries: [tokens * topk] i32.
+// x: rows after AQ, columns paired like the codes; t and y: [tokens * (topk + 1)] rows, the shared expert's last.
+constexpr MoeScratch moe_scratch(std::int64_t tokens, std::int64_t hidden, std::int64_t intermediate, std::int64_t experts,
+                                 std::int64_t topk) {
+  MoeScratch s{};
+  s.items = 0;
+  s.entries = round_up((experts + 1) * 16, 256);
+  s.x = s.entries + round_up(tokens * topk * 4, 256);
+  s.t = s.x + round_up(tokens * hidden * 2, 256);
+  s.y = s.t + round_up(tokens * (topk + 1) * intermediate * 2, 256);
+  s.total = s.y + round_up(tokens * (topk + 1) * hidden * 2, 256);
+  return s;
+}
+
+// Experts that T rows can hit.
+constexpr std::int64_t moe_max_items(std::int64_t tokens, std::int64_t experts, std::int64_t topk) {
+  return tokens * topk < experts ? tokens * topk : experts;
+}
+
+}  // namespace fathom::cuda

@@ -1,0 +1,374 @@
+// sparse_attention/mma and /mma_splitk: heads batched into 16-row tiles, so a key is gathered and widened once
+// for all heads of a block and both products run on tensor cores (S2); mma_splitk gives small batches one
+// block a group of 128 keys and folds the groups in a second launch (S3). Both do the same arithmetic in the
+// same order, so a row's bits do not depend on which of the two ran.
+//
+// Keys pass through shared memory as bf16 tiles of 64. S: a warp has one tile of heads and some of the keys.
+// P V: a warp has all heads and 64 of the channels. Sums of P come from the fragments that P V reads.
+#include "ops/cuda/activation_quantiser.cuh"
+#include "ops/cuda/ptx/mma.cuh"
+#include "ops/sparse_attention/row_keys.cuh"
+
+namespace fathom::cuda {
+namespace {
+
+constexpr int kRowStride = kHeadDim + 8;        // bf16 elements of a padded row
+constexpr int kProbStride = kAttentionTile + 8;
+
+// A thread's share of a tile on its way to shared memory: key tid / 4, 16-byte pieces tid % 4 + 4 j.
+struct RawKey {
+  uint4 codes[7];
+  uint4 rope[2];
+  uint2 scales;
+};
+
+__device__ __forceinline__ uint4 load_piece(const std::uint8_t* p, bool aligned) {
+  if (aligned) return __ldg(reinterpret_cast<const uint4*>(p));
+  const uint2 low = __ldg(reinterpret_cast<const uint2*>(p)), high = __ldg(reinterpret_cast<const uint2*>(p + 8));
+  return make_uint4(low.x, low.y, high.x, high.y);
+}
+
+__device__ __forceinline__ void load_raw(RawKey& raw, const AttentionCall& call, const RowKeys& keys, int group, int first, int size) {
+  const int i = first + static_cast<int>(threadIdx.x) / 4, part = static_cast<int>(threadIdx.x) % 4;
+  if (i >= size) {
+#pragma unroll
+    for (uint4& piece : raw.codes) piece = make_uint4(0, 0, 0, 0);
+    raw.rope[0] = raw.rope[1] = make_uint4(0, 0, 0, 0);
+    raw.scales = make_uint2(0, 0);
+    return;
+  }
+  const RecordAddress key = keys.key(call, group, i);
+  const bool aligned = (reinterpret_cast<std::uintptr_t>(key.data) & 15) == 0;
+#pragma unroll
+  for (int j = 0; j < 7; ++j) raw.codes[j] = load_piece(key.data + 16 * (part + 4 * j), aligned);
+  raw.rope[0] = load_piece(key.data + kNopeDim + 16 * part, aligned);
+  raw.rope[1] = load_piece(key.data + kNopeDim + 16 * (part + 4), aligned);
+  raw.scales = __ldg(reinterpret_cast<const uint2*>(key.scale));
+}
+
+// Codes to bf16: placed bits times 2^120 2^(scale - 127), one exact multiply.
+__device__ __forceinline__ void store_raw(const RawKey& raw, Bf16Bits* tile) {
+  const int key = static_cast<int>(threadIdx.x) / 4, part = static_cast<int>(threadIdx.x) % 4;
+  Bf16Bits* row = tile + key * kRowStride;
+#pragma unroll
+  for (int j = 0; j < 7; ++j) {
+    // Piece part + 4 j lies in block j of 64 channels.
+    const std::uint32_t scale = (j < 4 ? raw.scales.x >> (8 * j) : raw.scales.y >> (8 * (j - 4))) & 0xffu;
+    const std::uint32_t bits = min(scale + 120u, 254u) << 7, factor = bits | bits << 16;
+    const std::uint32_t words[4] = {raw.codes[j].x, raw.codes[j].y, raw.codes[j].z, raw.codes[j].w};
+    std::uint32_t pairs[8];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const std::uint32_t a = __byte_perm(words[w], 0, 0x1404), b = __byte_perm(words[w], 0, 0x3424);
+      pairs[2 * w] = mul_bf16x2((a & 0x80008000u) | ((a >> 4) & 0x07f007f0u), factor);
+      pairs[2 * w + 1] = mul_bf16x2((b & 0x80008000u) | ((b >> 4) & 0x07f007f0u), factor);
+    }
+    auto* to = reinterpret_cast<uint4*>(row + 16 * (part + 4 * j));
+    to[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    to[1] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+  }
+  *reinterpret_cast<uint4*>(row + kNopeDim + 8 * part) = raw.rope[0];
+  *reinterpret_cast<uint4*>(row + kNopeDim + 8 * (part + 4)) = raw.rope[1];
+}
+
+// (m, l, o) of a set of keys: rows g and g + 8 of every tile of heads, channels 64 warp + 8 n + 2 t + {0, 1}.
+template <int kTiles>
+struct Partial {
+  float m[kTiles][2], l[kTiles][2], o[kTiles][8][4];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      m[i][0] = m[i][1] = -INFINITY;
+      l[i][0] = l[i][1] = 0.0f;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) o[i][n][0] = o[i][n][1] = o[i][n][2] = o[i][n][3] = 0.0f;
+    }
+  }
+  // this, then `next`: the one formula by which groups fold.
+  __device__ __forceinline__ void fold(const Partial& next) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float peak = fmaxf(m[i][half], next.m[i][half]);
+        const float a = exp2f(m[i][half] - peak), b = exp2f(next.m[i][half] - peak);
+        m[i][half] = peak;
+        l[i][half] = __fadd_rn(__fmul_rn(l[i][half], a), __fmul_rn(next.l[i][half], b));
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& value = o[i][n][2 * half + e];
+            value = __fadd_rn(__fmul_rn(value, a), __fmul_rn(next.o[i][n][2 * half + e], b));
+          }
+        }
+      }
+    }
+  }
+};
+
+template <int kTiles>
+struct Shared {
+  Bf16Bits *q, *keys, *probs;
+  float* peaks;  // [warps across the keys][16 * kTiles]
+};
+
+// One tile of up to 64 keys into the group's (m, l, o).
+template <int kTiles>
+__device__ __forceinline__ void attend_tile(Partial<kTiles>& group, const Shared<kTiles>& shared, int num_keys) {
+  constexpr int kKeyWarps = 8 / kTiles, kKeyTiles = kTiles;  // a warp: one tile of heads, kKeyTiles * 8 keys
+  const int tid = static_cast<int>(threadIdx.x), warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
+  const int head_tile = warp / kKeyWarps, key_warp = warp % kKeyWarps;
+  float s[kKeyTiles][2][4] = {};  // two chains over alternate steps
+#pragma unroll 4
+  for (int k = 0; k < kHeadDim; k += 32) {
+    std::uint32_t a0[4], a1[4];
+    const Bf16Bits* q = shared.q + (16 * head_tile + (lane & 15)) * kRowStride + k + 8 * (lane >> 4);
+    load_matrix_x4(a0, q);
+    load_matrix_x4(a1, q + 16);
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      std::uint32_t b[4];
+      load_matrix_x4(b, shared.keys + ((key_warp * kKeyTiles + n) * 8 + (lane & 7)) * kRowStride + k + 8 * (lane >> 3));
+      mma_bf16(s[n][0], a0, b[0], b[1]);
+      mma_bf16(s[n][1], a1, b[2], b[3]);
+    }
+  }
+  float peak[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int key = (key_warp * kKeyTiles + n) * 8 + 2 * t + (e & 1);
+      s[n][0][e] = key < num_keys ? (s[n][0][e] + s[n][1][e]) * kLogitScale : -INFINITY;
+      peak[e / 2] = fmaxf(peak[e / 2], s[n][0][e]);
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    peak[half] = fmaxf(peak[half], __shfl_xor_sync(0xffffffffu, peak[half], 1));
+    peak[half] = fmaxf(peak[half], __shfl_xor_sync(0xffffffffu, peak[half], 2));
+    if (t == 0) shared.peaks[key_warp * 16 * kTiles + 16 * head_tile + 8 * half + g] = peak[half];
+  }
+  __syncthreads();
+  float m_new[kTiles][2];
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float m = group.m[i][half];
+#pragma unroll
+      for (int w = 0; w < kKeyWarps; ++w) m = fmaxf(m, shared.peaks[w * 16 * kTiles + 16 * i + 8 * half + g]);
+      m_new[i][half] = m;
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float m = m_new[0][half];
+      if constexpr (kTiles == 2) m = head_tile == 1 ? m_new[1][half] : m;
+      const std::uint32_t p = pack_bf16(exp2f(s[n][0][2 * half] - m), exp2f(s[n][0][2 * half + 1] - m));
+      *reinterpret_cast<std::uint32_t*>(shared.probs + (16 * head_tile + 8 * half + g) * kProbStride +
+                                        (key_warp * kKeyTiles + n) * 8 + 2 * t) = p;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float a = exp2f(group.m[i][half] - m_new[i][half]);
+      group.m[i][half] = m_new[i][half];
+      group.l[i][half] *= a;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        group.o[i][n][2 * half] *= a;
+        group.o[i][n][2 * half + 1] *= a;
+      }
+    }
+  }
+  __syncthreads();
+  float sums[kTiles][2] = {};
+#pragma unroll
+  for (int k = 0; k < kAttentionTile; k += 16) {
+    std::uint32_t p[kTiles][4];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      load_matrix_x4(p[i], shared.probs + (16 * i + (lane & 15)) * kProbStride + k + 8 * (lane >> 4));
+      sums[i][0] += (bf16_low(p[i][0]) + bf16_high(p[i][0])) + (bf16_low(p[i][2]) + bf16_high(p[i][2]));
+      sums[i][1] += (bf16_low(p[i][1]) + bf16_high(p[i][1])) + (bf16_low(p[i][3]) + bf16_high(p[i][3]));
+    }
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+      std::uint32_t v[4];
+      load_matrix_x4_transposed(v, shared.keys + (k + 8 * ((lane >> 3) & 1) + (lane & 7)) * kRowStride + 64 * warp + 8 * n +
+                                       8 * (lane >> 4));
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        mma_bf16(group.o[i][n], p[i], v[0], v[1]);
+        mma_bf16(group.o[i][n + 1], p[i], v[2], v[3]);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = sums[i][half];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      group.l[i][half] += sum;
+    }
+  }
+}
+
+template <int kTiles, bool kSplit>
+__global__ void __launch_bounds__(kAttentionThreads, kTiles == 1 ? 2 : 1) attend(const __grid_constant__ AttentionCall call) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  Shared<kTiles> shared;
+  shared.q = reinterpret_cast<Bf16Bits*>(memory);
+  shared.keys = shared.q + 16 * kTiles * kRowStride;
+  shared.probs = shared.keys + kAttentionTile * kRowStride;
+  shared.peaks = reinterpret_cast<float*>(shared.probs + 16 * kTiles * kProbStride);
+  const int row = static_cast<int>(blockIdx.x), first_head = static_cast<int>(blockIdx.y) * 16 * kTiles;
+  const int tid = static_cast<int>(threadIdx.x), warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
+  const RowKeys keys = row_keys(call, row);
+  // A row with more groups than splits is folded whole by its first block.
+  const bool whole = !kSplit || keys.num_groups() > call.num_splits;
+  int group_begin = 0, group_end = keys.num_groups();
+  if (kSplit) {
+    const int split = static_cast<int>(blockIdx.z);
+    if (whole ? split > 0 : split >= group_end) return;
+    if (!whole) group_begin = split, group_end = split + 1;
+  }
+  RawKey raw;
+  int size = keys.group_size(group_begin);
+  load_raw(raw, call, keys, group_begin, 0, size);
+  for (int i = tid; i < 16 * kTiles * (kHeadDim / 8); i += kAttentionThreads) {
+    const int head = i / (kHeadDim / 8), piece = i % (kHeadDim / 8);
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (first_head + head < call.num_heads) {
+      v = reinterpret_cast<const uint4*>(call.q + (static_cast<std::int64_t>(row) * call.num_heads + first_head + head) * kHeadDim)[piece];
+    }
+    *reinterpret_cast<uint4*>(shared.q + head * kRowStride + 8 * piece) = v;
+  }
+  Partial<kTiles> total, group;
+  total.clear();
+  for (int index = group_begin; index < group_end; ++index) {
+    group.clear();
+    for (int first = 0; first < size; first += kAttentionTile) {
+      __syncthreads();  // everyone is done with the tile before
+      store_raw(raw, shared.keys);
+      // Load what comes next while this tile is multiplied.
+      if (first + kAttentionTile < size) {
+        load_raw(raw, call, keys, index, first + kAttentionTile, size);
+      } else if (index + 1 < group_end) {
+        load_raw(raw, call, keys, index + 1, 0, keys.group_size(index + 1));
+      }
+      __syncthreads();
+      attend_tile<kTiles>(group, shared, size - first);
+    }
+    if (index + 1 < group_end) size = keys.group_size(index + 1);
+    if (whole) total.fold(group);
+  }
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int head = first_head + 16 * i + 8 * half + g;
+      if (head >= call.num_heads) continue;
+      if (whole) {
+        const float inverse = inverse_denominator(total.m[i][half], total.l[i][half], call.sink[head]);
+        const float2* rope = call.rope + static_cast<std::int64_t>(row) * (kRopeDim / 2);
+        auto* out = reinterpret_cast<std::uint32_t*>(call.out + (static_cast<std::int64_t>(row) * call.num_heads + head) * kHeadDim);
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+          const int channel = 64 * warp + 8 * n + 2 * t;
+          out[channel / 2] = finish_pair(total.o[i][n][2 * half], total.o[i][n][2 * half + 1], inverse, channel, rope);
+        }
+      } else {
+        const std::int64_t at = (static_cast<std::int64_t>(row) * call.num_splits + group_begin) * call.num_heads + head;
+        float* o = call.partial_o + at * kHeadDim;
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+          *reinterpret_cast<float2*>(o + 64 * warp + 8 * n + 2 * t) = make_float2(group.o[i][n][2 * half], group.o[i][n][2 * half + 1]);
+        }
+        if (warp == 0 && t == 0) call.partial_ml[at] = make_float2(group.m[i][half], group.l[i][half]);
+      }
+    }
+  }
+}
+
+// Folds a row's groups left to right, one block a (row, head), four channels a thread.
+__global__ void __launch_bounds__(kHeadDim / 4) combine(const __grid_constant__ AttentionCall call) {
+  const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y), tid = static_cast<int>(threadIdx.x);
+  const int num_groups = row_keys(call, row).num_groups();
+  if (num_groups > call.num_splits) return;
+  float m = -INFINITY, l = 0.0f, o[4] = {};
+  float4 values[kMaxSplitGroups];
+  float2 ml[kMaxSplitGroups];
+#pragma unroll
+  for (int i = 0; i < kMaxSplitGroups; ++i) {
+    if (i >= num_groups) break;
+    const std::int64_t at = (static_cast<std::int64_t>(row) * call.num_splits + i) * call.num_heads + head;
+    values[i] = reinterpret_cast<const float4*>(call.partial_o + at * kHeadDim)[tid];
+    ml[i] = call.partial_ml[at];
+  }
+#pragma unroll
+  for (int i = 0; i < kMaxSplitGroups; ++i) {
+    if (i >= num_groups) break;
+    const float peak = fmaxf(m, ml[i].x), a = exp2f(m - peak), b = exp2f(ml[i].x - peak);
+    m = peak;
+    l = __fadd_rn(__fmul_rn(l, a), __fmul_rn(ml[i].y, b));
+    const float v[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
+#pragma unroll
+    for (int c = 0; c < 4; ++c) o[c] = __fadd_rn(__fmul_rn(o[c], a), __fmul_rn(v[c], b));
+  }
+  const float inverse = inverse_denominator(m, l, call.sink[head]);
+  const float2* rope = call.rope + static_cast<std::int64_t>(row) * (kRopeDim / 2);
+  auto* out = reinterpret_cast<uint2*>(call.out + (static_cast<std::int64_t>(row) * call.num_heads + head) * kHeadDim);
+  out[tid] = make_uint2(finish_pair(o[0], o[1], inverse, 4 * tid, rope), finish_pair(o[2], o[3], inverse, 4 * tid + 2, rope));
+}
+
+template <int kTiles, bool kSplit>
+void launch(const AttentionCall& call, const AttentionTiling& tiling, cudaStream_t stream) {
+  static const cudaError_t raised = cudaFuncSetAttribute(attend<kTiles, kSplit>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                         static_cast<int>(attention_shared_bytes(kTiles)));
+  static_cast<void>(raised);  // a failure shows as the launch's
+  const dim3 grid(static_cast<unsigned>(call.rows.num_tokens),
+                  static_cast<unsigned>((call.num_heads + 16 * kTiles - 1) / (16 * kTiles)), static_cast<unsigned>(tiling.num_splits));
+  attend<kTiles, kSplit><<<grid, kAttentionThreads, tiling.shared_bytes, stream>>>(call);
+}
+
+void run(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args, bool may_split) {
+  const SparseAttentionDesc& d = plan.desc;
+  FATHOM_CHECK(d.cache.kv.head_dim == kHeadDim && d.cache.kv.rope_dim == kRopeDim, "heads of 512 channels, 64 rotated");
+  if (args.rows->num_tokens == 0) return;
+  AttentionCall call = attention_call(plan, args);
+  const AttentionTiling tiling =
+      attention_tiling(call.rows.num_tokens, d.num_heads, d.cache.ratio, d.topk, plan.shared_memory_per_block_bytes, may_split);
+  call.num_splits = tiling.num_splits;
+  const cudaStream_t stream = stream_of(context);
+  if (!tiling.split) {
+    if (tiling.head_tiles == 2) return launch<2, false>(call, tiling, stream);
+    return launch<1, false>(call, tiling, stream);
+  }
+  const std::int64_t parts = static_cast<std::int64_t>(call.rows.num_tokens) * tiling.num_splits * d.num_heads;
+  call.partial_o = reinterpret_cast<float*>(context.scratch);
+  call.partial_ml = reinterpret_cast<float2*>(call.partial_o + parts * kHeadDim);
+  launch<1, true>(call, tiling, stream);
+  combine<<<dim3(static_cast<unsigned>(call.rows.num_tokens), static_cast<unsigned>(d.num_heads)), kHeadDim / 4, 0, stream>>>(call);
+}
+
+}  // namespace
+
+void sparse_attention_mma(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {
+  run(context, plan, args, false);
+}
+
+void sparse_attention_mma_splitk(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {
+  run(context, plan, args, true);
+}
+
+}  // namespace fathom::cuda
