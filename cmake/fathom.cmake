@@ -82,3 +82,28 @@ function(fathom_tests name)
     endif()
   endforeach()
 endfunction()
+
+# CUDA units. FATHOM_CUDA_ARCHITECTURES: what the binary carries code for.
+if(FATHOM_CUDA)
+  set(FATHOM_CUDA_ARCHITECTURES "80-real;90a-real;120-real" CACHE STRING "CUDA architectures")
+  set(CMAKE_CUDA_ARCHITECTURES ${FATHOM_CUDA_ARCHITECTURES})
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
+    set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+  endif()
+  enable_language(CUDA)
+  # CMake 3.25 does not know nvcc's flag for this dialect.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA_STANDARD 20)
+  find_package(CUDAToolkit REQUIRED)
+endif()
+
+# fathom_cuda_library(NAME SOURCES...): a static library of .cu (and .cc) files, as fathom_NAME.
+function(fathom_cuda_library name)
+  add_library(fathom_${name} STATIC ${ARGN})
+  target_include_directories(fathom_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  target_compile_options(fathom_${name} PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:-O3 -Werror=all-warnings>)
+  target_link_libraries(fathom_${name} PUBLIC fathom_options CUDA::cudart_static)
+endfunction()

@@ -4,8 +4,10 @@
 // copied; on a GPU copies are ordered with the operations launched before and after them.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -22,6 +24,15 @@ struct DeviceMemory {
   std::byte* data = nullptr;
   std::int64_t num_bytes = 0;
   std::shared_ptr<void> owner;
+};
+
+// Steps that launch the same kernels with the same grids: one captured graph serves them all.
+struct CaptureKey {
+  std::int32_t owner = 0;  // whose arrays the launches name; the caller's own numbering
+  std::int32_t num_tokens = 0;
+  std::int32_t num_sequences = 0;
+  std::int32_t num_logit_rows = 0;
+  auto operator<=>(const CaptureKey&) const = default;
 };
 
 class Backend {
@@ -55,6 +66,15 @@ class Backend {
 
   // A context with threads or stream set; variants, taps and trace are the caller's to set.
   virtual ExecutionContext make_context() = 0;
+
+  // Runs launches(context), or replays what an earlier call with the same key launched: the step's arrays keep
+  // their addresses, so a replay reads their present contents. Devices without graphs just launch.
+  // context.capture_max_position must bound the positions of every step that is given this key.
+  virtual Status launch_captured(const CaptureKey&, ExecutionContext& context,
+                                 const std::function<void(ExecutionContext&)>& launches) {
+    launches(context);
+    return {};
+  }
 };
 
 }  // namespace fathom

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/open_cuda.h"
 #include "base/log.h"
 #include "engine/hash.h"
 
@@ -41,9 +42,18 @@ Result<LoadedModel> load_model(const std::string& path, const LoadOptions& optio
   for (const Finding& finding : loaded.checkpoint->report.findings) log_warning(finding.to_string());
 
   const int num_threads = options.num_threads > 0 ? options.num_threads : ThreadPool::available_cpus();
-  loaded.backend = std::make_unique<CpuBackend>(num_threads);
   OpRegistry registry;
-  register_cpu_variants(registry);
+  if (options.device == DeviceChoice::kCuda) {
+    if (options.numerics != Numerics::serve()) {
+      return invalid_argument("the CUDA backend computes in serve numerics only: found " +
+                              std::string(numerics_name(options.numerics.mode)) + "; run the others on the CPU");
+    }
+    FATHOM_ASSIGN_OR_RETURN(loaded.backend, open_cuda_backend());
+    register_cuda_variants_if_built(registry);
+  } else {
+    loaded.backend = std::make_unique<CpuBackend>(num_threads);
+    register_cpu_variants(registry);
+  }
   FATHOM_ASSIGN_OR_RETURN(VariantTable variants,
                           VariantTable::choose(registry, loaded.backend->device().backend, options.variants));
   loaded.variants = std::make_unique<const VariantTable>(variants);

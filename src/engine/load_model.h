@@ -11,7 +11,10 @@
 
 namespace fathom {
 
+enum class DeviceChoice : std::uint8_t { kCpu, kCuda };
+
 struct LoadOptions {
+  DeviceChoice device = DeviceChoice::kCpu;
   Numerics numerics = Numerics::serve();
   int num_threads = 0;                                        // 0: all CPUs this process may use
   std::vector<std::pair<std::string, std::string>> variants;  // operation (or *), variant

@@ -1,5 +1,7 @@
 #include "engine/model_executor.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <utility>
 
@@ -27,6 +29,10 @@ ModelExecutor::ModelExecutor(Model& model, const ModelExecutorOptions& options)
   limits_.max_proposals = 0;
   limits_.classes_differ = model.backend().device().backend != BackendKind::kCpu;
   limits_.weights_fingerprint = options.weights_fingerprint;
+  capture_ = options.capture && !model.backend().is_host_memory();
+  // A graph holds the addresses of this executor's arrays: no other executor may replay it.
+  static std::atomic<std::int32_t> num_executors{0};
+  capture_owner_ = num_executors++;
 }
 
 Result<std::unique_ptr<ModelExecutor>> ModelExecutor::make(Model& model, const ModelExecutorOptions& options) {
@@ -177,9 +183,25 @@ void ModelExecutor::sample_sequence(const SequenceStep& step, const SampleSpec& 
   }
 }
 
+// Decode and verification steps launch the same kernels at any length, so a device with graphs replays them.
+Result<View> ModelExecutor::forward(const StepPlan& plan) {
+  const bool replayable = capture_ && context_.taps == nullptr && context_.trace == nullptr &&
+                          std::all_of(plan.sequences.begin(), plan.sequences.end(), [](const SequenceStep& step) {
+                            return step.step_class == StepClass::kStep;
+                          });
+  if (!replayable) return model_.forward(context_, input_, pools_);
+  const CaptureKey key{capture_owner_, input_.num_tokens(), static_cast<std::int32_t>(plan.sequences.size()), input_.num_logit_rows()};
+  context_.capture_max_position = limits_.max_length_tokens - 1;
+  const Status status = model_.backend().launch_captured(
+      key, context_, [this](ExecutionContext& context) { static_cast<void>(model_.forward(context, input_, pools_)); });
+  context_.capture_max_position = 0;
+  FATHOM_RETURN_IF_ERROR(status);
+  return model_.replayed(input_);
+}
+
 Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
   FATHOM_RETURN_IF_ERROR(fill_step(plan));
-  const View device_logits = model_.forward(context_, input_, pools_);
+  FATHOM_ASSIGN_OR_RETURN(const View device_logits, forward(plan));
   ++num_forwards_;
   if (!device_logits.empty() && !model_.backend().is_host_memory()) {
     FATHOM_RETURN_IF_ERROR(model_.backend().download(reinterpret_cast<std::byte*>(host_logits_.data()),

@@ -20,6 +20,7 @@ struct ModelExecutorOptions {
   std::int32_t num_resume_slots = 0;
   std::int32_t max_proposals = 0;  // drafts a step may ask for; 0: the draft blocks stay idle
   std::uint64_t weights_fingerprint = 0;
+  bool capture = true;  // replay decode steps where the device has graphs
 };
 
 class ModelExecutor final : public Executor {
@@ -59,12 +60,15 @@ class ModelExecutor final : public Executor {
   Status copy_resume_rows(const ResumeCopy& copy, bool save);
   void apply(const BlockTableDelta& delta);
   Status fill_step(const StepPlan& plan);
+  Result<View> forward(const StepPlan& plan);
   Status run_step(const StepPlan& plan, StepResult& result);
   Status draft(const StepPlan& plan, StepResult& result);
   void sample_sequence(const SequenceStep& step, const SampleSpec& spec, std::span<const TokenId> tokens,
                        std::int32_t first_logit_row, SequenceResult& result);
 
   Model& model_;
+  bool capture_ = false;
+  std::int32_t capture_owner_ = 0;
   ExecutorLimits limits_;
   ExecutionContext context_;
   DeviceMemory context_pool_, window_pool_, state_pool_, resume_pool_;

@@ -62,6 +62,8 @@ void select_entries(const StepScope& scope, const LayerPlans& plans, const View&
   for (const std::int32_t position : scope.step.positions()) {
     most_visible = std::max<std::int64_t>(most_visible, (std::int64_t{position} + 1) / 4);
   }
+  // A step that is captured is replayed at other lengths: the kernels leave early at each row's own.
+  if (scope.context.capture_max_position > 0) most_visible = (scope.context.capture_max_position + 1) / 4;
   const std::int32_t num_tokens = scope.step.num_tokens();
   const bool selects_all = most_visible <= plans.index_scores.desc.topk;
   const std::int64_t tile = selects_all ? num_tokens : act.index_score_bytes / (4 * most_visible);

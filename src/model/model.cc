@@ -100,6 +100,14 @@ View Model::forward(ExecutionContext& context, const StepInput& step, const Cach
   return head(scope, final_streams_, weights_.hc_head, weights_.norm);
 }
 
+View Model::replayed(const StepInput& step) {
+  FATHOM_CHECK(!final_streams_.empty(), "a forward was launched before one is replayed");
+  // The streams of a step end in the same buffer whatever its rows.
+  final_streams_ = make_view(final_streams_.data, final_streams_.dtype,
+                             {step.num_tokens(), config_.hc_mult, std::int64_t{config_.hidden_size}});
+  return step.num_logit_rows() == 0 ? View{} : arena_.act.logits.rows(0, step.num_logit_rows());
+}
+
 // Streams of the rows that want logits -> logits (spec 2.8).
 View Model::head(const StepScope& scope, const View& streams, const HyperConnectionParams& hc_head, const View& norm) {
   const std::int64_t rows = scope.step.num_logit_rows();

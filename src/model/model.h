@@ -53,6 +53,9 @@ class Model {
   // valid until the next call of this model. Launches only; faults surface in Backend::finish.
   View forward(ExecutionContext& context, const StepInput& step, const CachePools& pools);
 
+  // What forward returns and leaves behind for this step, when its launches were replayed and not made.
+  View replayed(const StepInput& step);
+
   // The streams after the last block, before hc_head: [tokens, hc, hidden], valid until the next forward.
   View final_streams() const { return final_streams_; }
 

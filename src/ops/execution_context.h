@@ -29,6 +29,9 @@ struct ExecutionContext {
   TapSink* taps = nullptr;                 // null: off
   StepTrace* trace = nullptr;              // null: no per-call samples
   HostLengths lengths;
+  // Above 0 while a step is launched that will be replayed at other lengths: shapes follow from this bound on
+  // its positions, never from `lengths`.
+  std::int64_t capture_max_position = 0;
   std::int32_t layer = -1;  // for OpScope: set by the model around each layer
   // Times each operation runs (profiler: exposed time). Operations are idempotent, so results stay.
   std::array<std::int32_t, kNumOpKinds> repeats = make_repeats();

@@ -14,7 +14,11 @@ struct KeyRow {
 
 __device__ __forceinline__ KeyRow load_key(const IndexCall& call, int sequence, int entry, int t) {
   const IndexKey key = index_key(call, sequence, entry);
-  return {__ldg(reinterpret_cast<const uint4*>(key.data) + t), key.scale[t]};
+  const std::uint8_t* p = key.data + 16 * t;
+  if ((reinterpret_cast<std::uintptr_t>(p) & 15) == 0) return {__ldg(reinterpret_cast<const uint4*>(p)), key.scale[t]};
+  // Where an odd number of 584-byte entries stands before the page, it is aligned to 8 bytes only.
+  const uint2 low = __ldg(reinterpret_cast<const uint2*>(p)), high = __ldg(reinterpret_cast<const uint2*>(p + 8));
+  return {make_uint4(low.x, low.y, high.x, high.y), key.scale[t]};
 }
 
 __global__ void __launch_bounds__(kIndexWarps * 32) score_pages(const __grid_constant__ IndexCall call) {

@@ -1,6 +1,7 @@
 // A cache of several sequences in shuffled blocks, poisoned, and the rows of steps on it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -66,6 +67,10 @@ class PagedCache {
   // A sequence's u and g rows of positions [begin, end).
   std::vector<float> read_state(std::int32_t sequence, std::int64_t offset_bytes, std::int32_t width,
                                 std::int32_t begin, std::int32_t end) const;
+  // Sizes of the context, window and state pools.
+  std::array<std::int64_t, 3> pool_bytes() const {
+    return {context_.num_bytes(), window_.num_bytes(), state_.num_bytes()};
+  }
   // The bytes of the three pools, one after the other.
   std::vector<std::byte> snapshot() const;
 

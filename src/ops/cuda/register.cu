@@ -1,0 +1,95 @@
+#include "ops/attention_output/attention_output.h"
+#include "ops/compress_kv/compress_kv.h"
+#include "ops/cuda/variants.h"
+#include "ops/draft_input/draft_input.h"
+#include "ops/embed/embed.h"
+#include "ops/hc_head/hc_head.h"
+#include "ops/hyper_connection/hyper_connection.h"
+#include "ops/index_query/index_query.h"
+#include "ops/index_scores/index_scores.h"
+#include "ops/kv_write/kv_write.h"
+#include "ops/linear/linear.h"
+#include "ops/lm_head/lm_head.h"
+#include "ops/moe_experts/moe_experts.h"
+#include "ops/moe_route/moe_route.h"
+#include "ops/q_norm_rope/q_norm_rope.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/rope_rows/rope_rows.h"
+#include "ops/select_topk/select_topk.h"
+#include "ops/sparse_attention/sparse_attention.h"
+
+namespace fathom {
+namespace cuda {
+
+#define FATHOM_CUDA_VARIANT(name, Op) void name(ExecutionContext&, const Op##Plan&, const Op##Args&)
+FATHOM_CUDA_VARIANT(embed_simt, Embed);
+FATHOM_CUDA_VARIANT(hyper_connection_naive, HyperConnection);
+FATHOM_CUDA_VARIANT(hyper_connection_fused, HyperConnection);
+FATHOM_CUDA_VARIANT(hc_head_fused, HcHead);
+FATHOM_CUDA_VARIANT(linear_naive, Linear);
+FATHOM_CUDA_VARIANT(linear_mma, Linear);
+FATHOM_CUDA_VARIANT(rms_norm_simt, RmsNorm);
+FATHOM_CUDA_VARIANT(rope_rows_simt, RopeRows);
+FATHOM_CUDA_VARIANT(q_norm_rope_simt, QNormRope);
+FATHOM_CUDA_VARIANT(kv_write_simt, KvWrite);
+FATHOM_CUDA_VARIANT(compress_kv_simt, CompressKv);
+FATHOM_CUDA_VARIANT(index_query_simt, IndexQuery);
+FATHOM_CUDA_VARIANT(index_scores_naive, IndexScores);
+FATHOM_CUDA_VARIANT(index_scores_full, IndexScores);
+FATHOM_CUDA_VARIANT(index_scores_paged, IndexScores);
+FATHOM_CUDA_VARIANT(select_topk_naive, SelectTopk);
+FATHOM_CUDA_VARIANT(select_topk_radix, SelectTopk);
+FATHOM_CUDA_VARIANT(sparse_attention_naive, SparseAttention);
+FATHOM_CUDA_VARIANT(sparse_attention_simt, SparseAttention);
+FATHOM_CUDA_VARIANT(sparse_attention_mma, SparseAttention);
+FATHOM_CUDA_VARIANT(sparse_attention_mma_splitk, SparseAttention);
+FATHOM_CUDA_VARIANT(attention_output_naive, AttentionOutput);
+FATHOM_CUDA_VARIANT(attention_output_mma, AttentionOutput);
+FATHOM_CUDA_VARIANT(moe_route_naive, MoeRoute);
+FATHOM_CUDA_VARIANT(moe_route_mma, MoeRoute);
+FATHOM_CUDA_VARIANT(moe_experts_naive, MoeExperts);
+FATHOM_CUDA_VARIANT(moe_experts_mma, MoeExperts);
+FATHOM_CUDA_VARIANT(lm_head_naive, LmHead);
+FATHOM_CUDA_VARIANT(lm_head_mma, LmHead);
+FATHOM_CUDA_VARIANT(draft_input_mma, DraftInput);
+#undef FATHOM_CUDA_VARIANT
+
+}  // namespace cuda
+
+void register_cuda_variants(OpRegistry& registry) {
+  const auto add = [&registry](OpKind op, std::string_view name, auto run) {
+    registry.add(make_variant(op, name, BackendKind::kCuda, run));
+  };
+  add(OpKind::kEmbed, "simt", cuda::embed_simt);
+  add(OpKind::kHyperConnection, "naive", cuda::hyper_connection_naive);
+  add(OpKind::kHyperConnection, "fused", cuda::hyper_connection_fused);
+  add(OpKind::kHcHead, "fused", cuda::hc_head_fused);
+  add(OpKind::kLinear, "naive", cuda::linear_naive);
+  add(OpKind::kLinear, "mma", cuda::linear_mma);
+  add(OpKind::kRmsNorm, "simt", cuda::rms_norm_simt);
+  add(OpKind::kRopeRows, "simt", cuda::rope_rows_simt);
+  add(OpKind::kQNormRope, "simt", cuda::q_norm_rope_simt);
+  add(OpKind::kKvWrite, "simt", cuda::kv_write_simt);
+  add(OpKind::kCompressKv, "simt", cuda::compress_kv_simt);
+  add(OpKind::kIndexQuery, "simt", cuda::index_query_simt);
+  add(OpKind::kIndexScores, "naive", cuda::index_scores_naive);
+  add(OpKind::kIndexScores, "full", cuda::index_scores_full);
+  add(OpKind::kIndexScores, "paged", cuda::index_scores_paged);
+  add(OpKind::kSelectTopk, "naive", cuda::select_topk_naive);
+  add(OpKind::kSelectTopk, "radix", cuda::select_topk_radix);
+  add(OpKind::kSparseAttention, "naive", cuda::sparse_attention_naive);
+  add(OpKind::kSparseAttention, "simt", cuda::sparse_attention_simt);
+  add(OpKind::kSparseAttention, "mma", cuda::sparse_attention_mma);
+  add(OpKind::kSparseAttention, "mma_splitk", cuda::sparse_attention_mma_splitk);
+  add(OpKind::kAttentionOutput, "naive", cuda::attention_output_naive);
+  add(OpKind::kAttentionOutput, "mma", cuda::attention_output_mma);
+  add(OpKind::kMoeRoute, "naive", cuda::moe_route_naive);
+  add(OpKind::kMoeRoute, "mma", cuda::moe_route_mma);
+  add(OpKind::kMoeExperts, "naive", cuda::moe_experts_naive);
+  add(OpKind::kMoeExperts, "mma", cuda::moe_experts_mma);
+  add(OpKind::kLmHead, "naive", cuda::lm_head_naive);
+  add(OpKind::kLmHead, "mma", cuda::lm_head_mma);
+  add(OpKind::kDraftInput, "mma", cuda::draft_input_mma);
+}
+
+}  // namespace fathom

@@ -1,0 +1,82 @@
+// The CUDA plans on the CPU: what a block asks for fits the smallest card, scratch covers what a call uses, and
+// nothing depends on lengths.
+#include <gtest/gtest.h>
+
+#include "ops/hyper_connection/plan.h"
+#include "ops/index_scores/plan.h"
+#include "ops/linear/plan.h"
+#include "ops/moe_experts/plan.h"
+#include "ops/registry.h"
+#include "ops/sparse_attention/plan.h"
+
+namespace fathom::cuda {
+namespace {
+
+constexpr std::int64_t kSm120Shared = 99 * 1024;   // RTX PRO 6000: what one block may have
+constexpr std::int64_t kDefaultShared = 48 * 1024;  // without raising the limit
+constexpr std::int64_t kSm90Shared = 227 * 1024;
+
+TEST(CudaPlan, every_block_fits_99_kb) {
+  EXPECT_LE(attention_shared_bytes(1), kSm120Shared);
+  EXPECT_GT(attention_shared_bytes(2), kSm120Shared) << "two tiles of heads are for larger cards only";
+  EXPECT_LE(attention_shared_bytes(2), kSm90Shared);
+  for (const std::int64_t tokens : {1, 8, 9, 16, 17, 4096}) EXPECT_LE(linear_tile(tokens).shared_bytes(), kDefaultShared);
+  for (const std::int32_t heads : {4, 8, 16, 64, 128}) EXPECT_LE(index_shared_bytes(heads), kDefaultShared);
+}
+
+TEST(CudaPlan, attention_takes_two_tiles_only_where_they_fit) {
+  EXPECT_EQ(attention_tiling(128, 64, 4, 512, kSm120Shared, true).head_tiles, 1);
+  EXPECT_EQ(attention_tiling(128, 64, 4, 512, kSm90Shared, true).head_tiles, 2);
+  EXPECT_EQ(attention_tiling(128, 16, 4, 512, kSm90Shared, true).head_tiles, 1);
+}
+
+TEST(CudaPlan, attention_splits_small_batches_by_groups_of_128) {
+  const AttentionTiling one = attention_tiling(1, 64, 4, 512, kSm90Shared, true);
+  EXPECT_TRUE(one.split);
+  EXPECT_EQ(one.num_splits, 5);  // the window and four groups of 128
+  EXPECT_FALSE(attention_tiling(128, 64, 4, 512, kSm90Shared, true).split);
+  EXPECT_FALSE(attention_tiling(1, 64, 0, 0, kSm90Shared, true).split) << "a window is one group";
+  EXPECT_FALSE(attention_tiling(1, 64, 4, 512, kSm90Shared, false).split);
+  EXPECT_EQ(attention_groups(4, 64), 2);
+  EXPECT_EQ(attention_groups(128, 0), kMaxSplitGroups);
+}
+
+TEST(CudaPlan, attention_workspace_covers_every_split_call) {
+  for (const std::int32_t heads : {4, 8, 16, 32, 64, 128}) {
+    for (const std::int32_t ratio : {0, 4, 128}) {
+      for (std::int64_t tokens = 1; tokens <= 512; ++tokens) {
+        const AttentionTiling tiling = attention_tiling(tokens, heads, ratio, 512, kSm90Shared, true);
+        if (!tiling.split) continue;
+        const std::int64_t used = tokens * tiling.num_splits * heads * 514 * 4;
+        EXPECT_LE(used, attention_workspace_bytes(512, heads, ratio, 512)) << tokens << " rows, " << heads << " heads, ratio " << ratio;
+        EXPECT_LE(used, attention_workspace_bytes(tokens, heads, ratio, 512)) << tokens << " rows, " << heads << " heads, ratio " << ratio;
+      }
+    }
+  }
+}
+
+TEST(CudaPlan, index_blocks_follow_the_rows_alone) {
+  EXPECT_EQ(index_blocks_per_row(1, 132), 264);
+  EXPECT_EQ(index_blocks_per_row(64, 132), 5);
+  EXPECT_EQ(index_blocks_per_row(100000, 132), 1);
+}
+
+TEST(CudaPlan, experts_scratch_has_disjoint_parts) {
+  const MoeScratch s = moe_scratch(128, 4096, 2048, 256, 6);
+  EXPECT_EQ(s.items, 0);
+  EXPECT_GE(s.entries, 257 * 16);
+  EXPECT_GE(s.x - s.entries, 128 * 6 * 4);
+  EXPECT_GE(s.t - s.x, 128 * 4096 * 2);
+  EXPECT_GE(s.y - s.t, 128 * 7 * 2048 * 2);
+  EXPECT_GE(s.total - s.y, 128 * 7 * 4096 * 2);
+  EXPECT_EQ(moe_max_items(1, 256, 6), 6);
+  EXPECT_EQ(moe_max_items(128, 256, 6), 256);
+}
+
+TEST(CudaPlan, hyper_connection_scratch_covers_both_variants) {
+  EXPECT_GE(hc_workspace_bytes(128, 4096), 128 * 64 * kHcPartials * 4);
+  EXPECT_GE(hc_workspace_bytes(1, 128), (kHcPartials + 4) * 4 + 128 * 2);
+}
+
+}  // namespace
+}  // namespace fathom::cuda

@@ -1,0 +1,233 @@
+// The mini model on the GPU beside the CPU's `serve` numerics: layer by layer on the CPU's streams, then free
+// running, then the same answers whatever the batch and with graphs on.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "device.h"
+#include "engine/load_model.h"
+#include "engine/session.h"
+#include "telemetry/taps.h"
+#include "tensor/scalar_formats.h"
+
+namespace fathom::gpu {
+namespace {
+
+std::string model_path() {
+  const char* path = std::getenv("FATHOM_MINI_MODEL");
+  return path != nullptr ? path : std::string(FATHOM_SOURCE_DIR) + "/models/mini-v4";
+}
+
+std::map<std::string, std::vector<TokenId>> prompts() {
+  const char* path = std::getenv("FATHOM_GPU_PROMPTS");
+  std::ifstream file(path != nullptr ? path : std::string(FATHOM_SOURCE_DIR) + "/tests/data/gpu_prompts.txt");
+  std::map<std::string, std::vector<TokenId>> all;
+  std::string text;
+  while (std::getline(file, text)) {
+    std::istringstream words(text);
+    std::string name;
+    words >> name;
+    for (TokenId id; words >> id;) all[name].push_back(id);
+  }
+  return all;
+}
+
+LoadedModel load(DeviceChoice device, std::int64_t max_tokens, const std::vector<std::pair<std::string, std::string>>& variants = {}) {
+  LoadOptions options;
+  options.device = device;
+  options.num_threads = 0;
+  options.max_step_tokens = max_tokens;
+  options.max_logit_rows = 64;
+  options.variants = variants;
+  Result<LoadedModel> loaded = load_model(model_path(), options);
+  if (!loaded.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(loaded.status().message()).c_str());
+    std::exit(3);
+  }
+  return std::move(loaded).value();
+}
+
+class Collected final : public TapSink {
+ public:
+  bool wants(std::string_view) override { return true; }
+  void write(std::string_view name, View value) override {
+    std::vector<float>& to = taps[std::string(name)];
+    to.clear();
+    for (std::int64_t i = 0; i < value.shape.num_elements(); ++i) {
+      to.push_back(value.dtype == DType::kF32    ? value.as<float>()[i]
+                   : value.dtype == DType::kBF16 ? bf16_to_float(value.as<std::uint16_t>()[i])
+                                                 : static_cast<float>(value.as<std::int32_t>()[i]));
+    }
+  }
+  std::map<std::string, std::vector<float>> taps;
+};
+
+// Pools and one step of a whole prompt at position 0.
+struct Alone {
+  DeviceMemory context, window, state;
+  CachePools pools;
+  StepInput step;
+  ExecutionContext execution;
+
+  Alone(Model& model, std::span<const TokenId> ids) : execution(model.make_context()) {
+    Backend& backend = model.backend();
+    const CacheLayout& layout = model.cache_layout();
+    const auto n = static_cast<std::int64_t>(ids.size());
+    const auto blocks = static_cast<std::int32_t>(num_context_blocks(n) + 1);
+    context = *backend.allocate(blocks * layout.context_block_bytes, "test");
+    window = *backend.allocate(blocks * layout.window_block_bytes, "test");
+    state = *backend.allocate(layout.state_slot_bytes, "test");
+    pools = {context.data, layout.context_block_bytes, window.data, layout.window_block_bytes, state.data, layout.state_slot_bytes};
+    step = *StepInput::make(backend, {n, 1, 64, blocks, blocks});
+    std::vector<std::int32_t> table(static_cast<std::size_t>(blocks));
+    for (std::int32_t i = 0; i < blocks; ++i) table[static_cast<std::size_t>(i)] = blocks - 1 - i;
+    SequenceRows rows;
+    rows.tokens = ids;
+    rows.context_table = table;
+    rows.window_table = table;
+    step.clear();
+    step.add(rows);
+    step.add_logit_row(static_cast<std::int32_t>(n) - 1);
+    EXPECT_TRUE(step.upload().ok());
+  }
+};
+
+double row_error(const float* a, const float* b, std::int64_t n) {
+  double error = 0, norm = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    error += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    norm += double{b[i]} * b[i];
+  }
+  return std::sqrt(error / std::max(norm, 1e-30));
+}
+
+TEST(Model, layer_forced) {
+  FATHOM_NEEDS_GPU();
+  LoadedModel cpu = load(DeviceChoice::kCpu, 1024), cuda = load(DeviceChoice::kCuda, 1024);
+  const ModelConfig& config = cpu.model->config();
+  const auto all = prompts();
+  for (const char* name : {"len511", "len1000"}) {
+    const std::vector<TokenId>& ids = all.at(name);
+    const auto n = static_cast<std::int64_t>(ids.size());
+    const std::int64_t width = std::int64_t{config.hc_mult} * config.hidden_size;
+    Collected want;
+    Alone cpu_run(*cpu.model, ids), gpu_run(*cuda.model, ids);
+    cpu_run.execution.taps = &want;
+    static_cast<void>(cpu.model->forward(cpu_run.execution, cpu_run.step, cpu_run.pools));
+    // Streams before layer 0: copies of the embedding.
+    std::vector<float> in(static_cast<std::size_t>(n * width));
+    const TensorInfo* embed = cpu.checkpoint->catalog.find("embed.weight");
+    const std::span<const std::byte> table = cpu.checkpoint->catalog.bytes(*embed);
+    for (std::int64_t t = 0; t < n; ++t) {
+      for (std::int64_t i = 0; i < width; ++i) {
+        std::uint16_t bits;
+        std::memcpy(&bits, table.data() + 2 * (std::int64_t{ids[static_cast<std::size_t>(t)]} * config.hidden_size + i % config.hidden_size), 2);
+        in[static_cast<std::size_t>(t * width + i)] = bf16_to_float(bits);
+      }
+    }
+    for (std::int32_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+      Collected got;
+      std::vector<float> out(in.size());
+      gpu_run.execution.taps = &got;
+      const Status status = cuda.model->run_layer_alone(gpu_run.execution, layer, gpu_run.step, in, out, gpu_run.pools);
+      ASSERT_TRUE(status.ok()) << status.message();
+      const std::vector<float>& expected = want.taps.at("layer" + std::to_string(layer));
+      std::vector<double> errors;
+      for (std::int64_t t = 0; t < n; ++t) errors.push_back(row_error(out.data() + t * width, expected.data() + t * width, width));
+      std::sort(errors.begin(), errors.end());
+      const double median = errors[errors.size() / 2], p99 = errors[errors.size() * 99 / 100];
+      std::string selection;
+      const std::string topk = "topk" + std::to_string(layer);
+      if (want.taps.count(topk) > 0) {
+        const std::vector<float>&a = want.taps.at(topk), &b = got.taps.at(topk);
+        const std::size_t k = a.size() / static_cast<std::size_t>(n);
+        int different = 0;
+        for (std::size_t t = 0; t < static_cast<std::size_t>(n); ++t) {
+          different += std::equal(a.begin() + static_cast<std::ptrdiff_t>(t * k), a.begin() + static_cast<std::ptrdiff_t>((t + 1) * k),
+                                  b.begin() + static_cast<std::ptrdiff_t>(t * k)) ? 0 : 1;
+        }
+        char part[80];
+        std::snprintf(part, sizeof(part), ", selection differs in %d rows (%.1f %%)", different, 100.0 * different / static_cast<double>(n));
+        selection = part;
+        EXPECT_LE(different, 0.03 * static_cast<double>(n)) << name << " layer " << layer;
+      }
+      char text[200];
+      std::snprintf(text, sizeof(text), "  %s layer %d (ratio %3d): median %.2e, p99 %.2e, worst %.2e%s", name, layer, config.compress_ratio(layer), median,
+                    p99, errors.back(), selection.c_str());
+      report(text);
+      EXPECT_LE(median, 5e-3) << name << " layer " << layer;
+      EXPECT_LE(p99, 5e-2) << name << " layer " << layer;
+      in = expected;
+    }
+  }
+}
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::vector<float> gaps;  // top-1 minus top-2 of the logits a token was chosen from
+};
+
+Answer greedy(Session* session, std::span<const TokenId> prompt, int num_tokens, bool stop) {
+  SampleSpec spec;
+  spec.temperature = 0.0f;
+  Answer answer;
+  Result<SampledToken> token = session->prefill(prompt, spec);
+  while (true) {
+    if (!token.ok()) {
+      ADD_FAILURE() << token.status().message();
+      break;
+    }
+    const std::span<const float> logits = session->executor().logits(0);
+    float best = -INFINITY, second = -INFINITY;
+    for (const float value : logits) {
+      if (value > best) second = best, best = value;
+      else if (value > second) second = value;
+    }
+    answer.tokens.push_back(token->token);
+    answer.gaps.push_back(best - second);
+    if (static_cast<int>(answer.tokens.size()) == num_tokens || (stop && token->token == 1)) break;
+    token = session->decode(token->token, spec);
+  }
+  return answer;
+}
+
+TEST(Model, greedy_like_the_cpu) {
+  FATHOM_NEEDS_GPU();
+  LoadedModel cpu = load(DeviceChoice::kCpu, 512), cuda = load(DeviceChoice::kCuda, 512);
+  const std::unique_ptr<Session> cpu_session = *Session::make(*cpu.model, {4096, 512}), cuda_session = *Session::make(*cuda.model, {4096, 512});
+  for (const auto& [name, ids] : prompts()) {
+    const Answer want = greedy(cpu_session.get(), ids, 64, true), got = greedy(cuda_session.get(), ids, 64, true);
+    std::size_t same = 0;
+    while (same < want.tokens.size() && same < got.tokens.size() && want.tokens[same] == got.tokens[same]) ++same;
+    const bool whole = same == want.tokens.size() && same == got.tokens.size();
+    const float gap = whole ? 0.0f : want.gaps[std::min(same, want.gaps.size() - 1)];
+    char text[160];
+    std::snprintf(text, sizeof(text), "  greedy %-16s %zu of %zu tokens as the CPU's%s", name.c_str(), same, want.tokens.size(),
+                  whole ? "" : (", then a gap of " + std::to_string(gap)).c_str());
+    report(text);
+    EXPECT_TRUE(whole || gap < 0.25f) << name;
+  }
+}
+
+// The same prompt twice on one model: the second run replays graphs captured by the first, at other lengths.
+TEST(Model, replay_gives_the_same_bits) {
+  FATHOM_NEEDS_GPU();
+  LoadedModel cuda = load(DeviceChoice::kCuda, 512);
+  const auto all = prompts();
+  const std::unique_ptr<Session> session = *Session::make(*cuda.model, {4096, 512});
+  const Answer first = greedy(session.get(), all.at("chat_story"), 200, false);
+  const Answer longer = greedy(session.get(), all.at("len511"), 150, false);
+  session->reset();
+  const Answer again = greedy(session.get(), all.at("chat_story"), 200, false);
+  EXPECT_EQ(first.tokens, again.tokens);
+  EXPECT_EQ(first.gaps, again.gaps);
+  report("  replay: 200 tokens and their logit gaps equal bit by bit, with a longer sequence between");
+}
+
+}  // namespace
+}  // namespace fathom::gpu

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Every CUDA check and benchmark from a carried build, on any machine with an NVIDIA GPU:
+#
+#   tools/gpu_check.sh [FOLDER] [part ...]
+#
+# FOLDER holds fathom_gpu_check, and may hold lib/ (shared libraries the machine lacks), mini-v4/ (the model) and
+# gpu_prompts.txt. Parts: correctness, model, sanitizer, bench; all of them when none is named. The full output
+# goes to $OUT/gpu_check.log, or FOLDER/gpu_check.log when OUT is unset; the exit code is 1 when any part failed.
+set -uo pipefail
+folder=$(cd "${1:-.}" && pwd)
+shift || true
+parts=("$@")
+if [ ${#parts[@]} -eq 0 ]; then parts=(correctness model sanitizer bench); fi
+log="${OUT:-$folder}/gpu_check.log"
+export LD_LIBRARY_PATH="$folder/lib:${LD_LIBRARY_PATH:-}"
+if [ -d "$folder/mini-v4" ]; then export FATHOM_MINI_MODEL="$folder/mini-v4"; fi
+if [ -f "$folder/gpu_prompts.txt" ]; then export FATHOM_GPU_PROMPTS="$folder/gpu_prompts.txt"; fi
+check="$folder/fathom_gpu_check"
+failed=0
+
+run() {  # name, command...
+  local name=$1 begin=$SECONDS
+  shift
+  echo "== $name: $*"
+  if "$@"; then echo "== $name passed in $((SECONDS - begin)) s"; else
+    echo "== $name FAILED ($?) after $((SECONDS - begin)) s"
+    failed=1
+  fi
+}
+
+main() {
+  date -u '+%Y-%m-%d %H:%M UTC'
+  if command -v nvidia-smi > /dev/null; then
+    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+  else
+    echo "nvidia-smi is not here: without a driver every check is skipped"
+  fi
+  for part in "${parts[@]}"; do
+    case $part in
+      correctness) run correctness "$check" --gtest_brief=1 --gtest_filter='Gpu.*' ;;
+      model)
+        if [ -n "${FATHOM_MINI_MODEL:-}" ]; then
+          run model "$check" --gtest_brief=1 --gtest_filter='Model.*'
+        else
+          echo "== model: no mini-v4 beside the program, not run"
+        fi
+        ;;
+      sanitizer)
+        if command -v compute-sanitizer > /dev/null; then
+          reduced='Gpu.embed:Gpu.kv_write:Gpu.compress_kv:Gpu.sanitizer_*'
+          run memcheck env FATHOM_GPU_REDUCED=1 compute-sanitizer --tool memcheck --error-exitcode 9 "$check" --gtest_brief=1 --gtest_filter="$reduced"
+          run racecheck env FATHOM_GPU_REDUCED=1 compute-sanitizer --tool racecheck --error-exitcode 9 "$check" --gtest_brief=1 --gtest_filter="$reduced"
+        else
+          echo "== sanitizer: compute-sanitizer is not here, not run"
+        fi
+        ;;
+      bench) run bench "$check" --gtest_brief=1 --gtest_filter='Bench.*' ;;
+      *) echo "unknown part $part: expected correctness, model, sanitizer or bench" && failed=1 ;;
+    esac
+  done
+  if [ $failed -eq 0 ]; then echo "all parts passed"; else echo "some parts FAILED"; fi
+}
+main > >(tee "$log") 2>&1
+wait
+exit $failed
