@@ -47,9 +47,10 @@ main() {
         ;;
       sanitizer)
         if command -v compute-sanitizer > /dev/null; then
-          reduced='Gpu.embed:Gpu.kv_write:Gpu.compress_kv:Gpu.sanitizer_*'
-          run memcheck env FATHOM_GPU_REDUCED=1 compute-sanitizer --tool memcheck --error-exitcode 9 "$check" --gtest_brief=1 --gtest_filter="$reduced"
-          run racecheck env FATHOM_GPU_REDUCED=1 compute-sanitizer --tool racecheck --error-exitcode 9 "$check" --gtest_brief=1 --gtest_filter="$reduced"
+          export FATHOM_GPU_REDUCED=1
+          run memcheck timeout 150 compute-sanitizer --tool memcheck --error-exitcode 9 "$check" --gtest_brief=1 --gtest_filter='Gpu.*'
+          run racecheck timeout 150 compute-sanitizer --tool racecheck --error-exitcode 9 "$check" --gtest_brief=1 --gtest_filter='Gpu.*'
+          unset FATHOM_GPU_REDUCED
         else
           echo "== sanitizer: compute-sanitizer is not here, not run"
         fi

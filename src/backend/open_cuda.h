@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "base/status.h"
 #include "backend/backend.h"
+#include "base/status.h"
 
 namespace fathom {
 

@@ -12,7 +12,7 @@
 namespace fathom::cuda {
 namespace {
 
-constexpr std::int64_t kSm120Shared = 99 * 1024;   // RTX PRO 6000: what one block may have
+constexpr std::int64_t kSm120Shared = 99 * 1024;    // RTX PRO 6000: what one block may have
 constexpr std::int64_t kDefaultShared = 48 * 1024;  // without raising the limit
 constexpr std::int64_t kSm90Shared = 227 * 1024;
 
@@ -20,7 +20,8 @@ TEST(CudaPlan, every_block_fits_99_kb) {
   EXPECT_LE(attention_shared_bytes(1), kSm120Shared);
   EXPECT_GT(attention_shared_bytes(2), kSm120Shared) << "two tiles of heads are for larger cards only";
   EXPECT_LE(attention_shared_bytes(2), kSm90Shared);
-  for (const std::int64_t tokens : {1, 8, 9, 16, 17, 4096}) EXPECT_LE(linear_tile(tokens).shared_bytes(), kDefaultShared);
+  for (const std::int64_t tokens : {1, 8, 9, 16, 17, 4096})
+    EXPECT_LE(linear_tile(tokens).shared_bytes(), kDefaultShared);
   for (const std::int32_t heads : {4, 8, 16, 64, 128}) EXPECT_LE(index_shared_bytes(heads), kDefaultShared);
 }
 
@@ -48,8 +49,10 @@ TEST(CudaPlan, attention_workspace_covers_every_split_call) {
         const AttentionTiling tiling = attention_tiling(tokens, heads, ratio, 512, kSm90Shared, true);
         if (!tiling.split) continue;
         const std::int64_t used = tokens * tiling.num_splits * heads * 514 * 4;
-        EXPECT_LE(used, attention_workspace_bytes(512, heads, ratio, 512)) << tokens << " rows, " << heads << " heads, ratio " << ratio;
-        EXPECT_LE(used, attention_workspace_bytes(tokens, heads, ratio, 512)) << tokens << " rows, " << heads << " heads, ratio " << ratio;
+        EXPECT_LE(used, attention_workspace_bytes(512, heads, ratio, 512))
+            << tokens << " rows, " << heads << " heads, ratio " << ratio;
+        EXPECT_LE(used, attention_workspace_bytes(tokens, heads, ratio, 512))
+            << tokens << " rows, " << heads << " heads, ratio " << ratio;
       }
     }
   }

@@ -64,34 +64,46 @@ struct AttentionCase {
 
 void check_attention(Random& random, const AttentionCase& s) {
   Arena arena;
-  PagedCache cache(random, s.ratio, true, 4, s.max_tokens);
+  std::int32_t num_sequences = 1;
+  for (const StepPart& part : s.parts) num_sequences = std::max(num_sequences, part.sequence + 1);
+  PagedCache cache(random, s.ratio, true, num_sequences, s.max_tokens);
   cache.fill_records(random, s.max_tokens);
   TestStep step = cache.make_step(s.parts);
   const std::int64_t rows = step.rows().num_tokens;
   if (s.draft_block) {
-    for (std::int32_t t = 0; t < rows; ++t) step.set_window(t, std::max(0, s.parts[0].start - 128), s.parts[0].start + s.parts[0].num_tokens);
+    for (std::int32_t t = 0; t < rows; ++t)
+      step.set_window(t, std::max(0, s.parts[0].start - 128), s.parts[0].start + s.parts[0].num_tokens);
   }
-  const Tensor q = random_bf16_valued(random, {rows, s.heads, 512}), sink = random_f32(random, {s.heads}), rope = random_rope(random, rows);
+  const Tensor q = random_bf16_valued(random, {rows, s.heads, 512}), sink = random_f32(random, {s.heads}),
+               rope = random_rope(random, rows);
   const Tensor selected = s.ratio == 4 ? random_selection(random, step, s.topk) : Tensor();
   const Tensor want = poisoned(DType::kF32, {rows, s.heads, 512});
   const SparseAttentionDesc desc{cache.layer(), rows, s.heads, s.topk, kServe};
-  run_with(OpKind::kSparseAttention, "reference", kThreads, 0, [&](ExecutionContext& c) {
-    run_sparse_attention(c, plan_sparse_attention(desc, kCpu),
-                         {&step.rows(), cache.pools(), q.view(), sink.view(), selected.view(), rope.view(), want.view()});
+  run_with(OpKind::kSparseAttention, "reference", kThreads, kReferenceScratch, [&](ExecutionContext& c) {
+    run_sparse_attention(
+        c, plan_sparse_attention(desc, kCpu),
+        {&step.rows(), cache.pools(), q.view(), sink.view(), selected.view(), rope.view(), want.view()});
   });
   const StepRows device_rows = copy_rows(arena, step.rows());
   const CachePools pools = copy_pools(arena, cache);
   const SparseAttentionPlan plan = plan_sparse_attention(desc, device_info());
-  SparseAttentionArgs args{&device_rows, pools, arena.copy_bf16(q.view()), arena.copy(sink.view()), arena.copy(selected.view()),
-                           arena.copy(rope.view()), {}};
+  SparseAttentionArgs args{&device_rows,
+                           pools,
+                           arena.copy_bf16(q.view()),
+                           arena.copy(sink.view()),
+                           arena.copy(selected.view()),
+                           arena.copy(rope.view()),
+                           {}};
   std::vector<float> mma;
   for (const std::string& variant : cuda_variants(OpKind::kSparseAttention)) {
     args.out = arena.poisoned(DType::kBF16, {rows, s.heads, 512});
-    run_cuda(OpKind::kSparseAttention, variant, plan.workspace_bytes, [&](ExecutionContext& c) { run_sparse_attention(c, plan, args); });
+    run_cuda(OpKind::kSparseAttention, variant, plan.workspace_bytes,
+             [&](ExecutionContext& c) { run_sparse_attention(c, plan, args); });
     const std::vector<float> got = read_floats(args.out);
     expect_close(got, want.floats(), true, 4e-3,
                  label(OpKind::kSparseAttention, variant,
-                       "ratio " + std::to_string(s.ratio) + ", " + std::to_string(rows) + " rows, " + std::to_string(s.heads) + " heads, to " + std::to_string(step.positions().back() + 1)));
+                       "ratio " + std::to_string(s.ratio) + ", " + std::to_string(rows) + " rows, " +
+                           std::to_string(s.heads) + " heads, to " + std::to_string(step.positions().back() + 1)));
     if (variant == "mma") mma = got;
     if (variant == "mma_splitk") {
       EXPECT_EQ(got, mma) << "splitting changes no bit";
@@ -113,10 +125,14 @@ TEST(Gpu, sparse_attention) {
       {4, 32, 512, 2304, {{0, 2100, 70}, {1, 1000, 59}}},
       {128, 64, 0, 2304, {{0, 0, 1}, {1, 127, 2}, {2, 2046, 6}}},
       {128, 8, 0, 2304, {{0, 2200, 3}}},
-      {128, 16, 0, 180224, {{0, 131072, 1}, {1, 180000, 1}}},  // more groups than splits
+      {128, 16, 0, 131328, {{0, 131300, 2}}},  // more groups than splits
       {128, 4, 0, 2304, {{0, 130, 129}}},
   };
-  for (const AttentionCase& s : cases) check_attention(random, s);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    // The sanitizers slow kernels down by two orders: a few cases that reach every kernel.
+    if (reduced() && i != 0 && i != 3 && i != 9) continue;
+    check_attention(random, cases[i]);
+  }
 }
 
 TEST(Gpu, index_scores_and_select_topk) {
@@ -126,8 +142,11 @@ TEST(Gpu, index_scores_and_select_topk) {
     std::int32_t heads, topk, max_tokens;
     std::vector<StepPart> parts;
   };
-  for (const Case& s : {Case{8, 64, 1024, {{0, 254, 4}, {1, 1000, 1}, {2, 3, 2}}}, {64, 512, 4352, {{0, 2047, 5}, {1, 4100, 1}, {2, 2050, 3}}},
-                        {16, 16, 640, {{0, 60, 8}, {1, 511, 3}, {2, 600, 1}}}, {64, 512, 16384, {{0, 16383, 1}}}}) {
+  for (const Case& s : {Case{8, 64, 1024, {{0, 254, 4}, {1, 1000, 1}, {2, 3, 2}}},
+                        {64, 512, 4352, {{0, 2047, 5}, {1, 4100, 1}, {2, 2050, 3}}},
+                        {16, 16, 640, {{0, 60, 8}, {1, 511, 3}, {2, 600, 1}}},
+                        {64, 512, 16384, {{0, 16383, 1}}}}) {
+    if (reduced() && s.max_tokens > 1024) continue;
     Arena arena;
     PagedCache cache(random, 4, true, 3, s.max_tokens);
     cache.fill_records(random, s.max_tokens);
@@ -138,13 +157,14 @@ TEST(Gpu, index_scores_and_select_topk) {
     std::fill(want.floats().begin(), want.floats().end(), 0.0f);
     const IndexScoresDesc desc{cache.layer(), s.heads, s.topk, 0.0110485435f};
     const IndexScoresArgs cpu_args{&step.rows(), cache.pools(), 0, q.view(), w.view(), want.view()};
-    run_with(OpKind::kIndexScores, "reference", kThreads, 0,
+    run_with(OpKind::kIndexScores, "reference", kThreads, kReferenceScratch,
              [&](ExecutionContext& c) { run_index_scores(c, plan_index_scores(desc, kCpu), cpu_args); });
     const StepRows device_rows = copy_rows(arena, step.rows());
     const CachePools pools = copy_pools(arena, cache);
     const View gpu_q = arena.copy_bf16(q.view()), gpu_w = arena.copy_bf16(w.view());
     const IndexScoresPlan plan = plan_index_scores(desc, device_info());
-    const std::string shape = std::to_string(rows) + " rows, " + std::to_string(s.heads) + " heads, to " + std::to_string(step.positions().back() + 1);
+    const std::string shape = std::to_string(rows) + " rows, " + std::to_string(s.heads) + " heads, to " +
+                              std::to_string(step.positions().back() + 1);
     View last_scores;
     for (const std::string& variant : cuda_variants(OpKind::kIndexScores)) {
       const View got = arena.poisoned(DType::kF32, {rows, stride});
@@ -172,13 +192,16 @@ TEST(Gpu, index_scores_and_select_topk) {
     const Tensor score_tensor = testing::make_f32({rows, stride}, scores);
     const Tensor want_selected = poisoned(DType::kI32, {rows, s.topk});
     const SelectTopkDesc topk_desc{s.topk, 4};
-    run_with(OpKind::kSelectTopk, "reference", kThreads, plan_select_topk(topk_desc, kCpu).workspace_bytes, [&](ExecutionContext& c) {
-      run_select_topk(c, plan_select_topk(topk_desc, kCpu), {&step.rows(), 0, score_tensor.view(), want_selected.view()});
-    });
+    run_with(OpKind::kSelectTopk, "reference", kThreads, plan_select_topk(topk_desc, kCpu).workspace_bytes,
+             [&](ExecutionContext& c) {
+               run_select_topk(c, plan_select_topk(topk_desc, kCpu),
+                               {&step.rows(), 0, score_tensor.view(), want_selected.view()});
+             });
     for (const std::string& variant : cuda_variants(OpKind::kSelectTopk)) {
       const View got = arena.poisoned(DType::kI32, {rows, s.topk});
       run_cuda(OpKind::kSelectTopk, variant, 0, [&](ExecutionContext& c) {
-        run_select_topk(c, plan_select_topk(topk_desc, device_info()), {&device_rows, 0, arena.copy(score_tensor.view()), got});
+        run_select_topk(c, plan_select_topk(topk_desc, device_info()),
+                        {&device_rows, 0, arena.copy(score_tensor.view()), got});
       });
       const std::vector<std::int32_t> expected(want_selected.ints().begin(), want_selected.ints().end());
       const bool same = read_ints(got) == expected;

@@ -63,13 +63,14 @@ View random_codes(Arena& arena, DType dtype, Shape shape, std::uint64_t mask) {
   for (std::uint64_t& word : host) word = next_random(state) & mask;
   std::byte* data = arena.allocate(bytes);
   for (std::int64_t at = 0; at < bytes; at += 8 << 20) {
-    cudaMemcpy(data + at, host.data(), static_cast<std::size_t>(std::min<std::int64_t>(8 << 20, bytes - at)), cudaMemcpyHostToDevice);
+    cudaMemcpy(data + at, host.data(), static_cast<std::size_t>(std::min<std::int64_t>(8 << 20, bytes - at)),
+               cudaMemcpyHostToDevice);
   }
   return make_view(data, dtype, shape);
 }
-constexpr std::uint64_t kE4m3Mask = 0xbfbfbfbfbfbfbfbfull;   // exponent below 8: magnitudes under 2
+constexpr std::uint64_t kE4m3Mask = 0xbfbfbfbfbfbfbfbfull;  // exponent below 8: magnitudes under 2
 constexpr std::uint64_t kAnyMask = ~0ull;
-constexpr std::uint64_t kBf16Mask = 0xbf7fbf7fbf7fbf7full;   // |x| under 1: exponent 0x3e and less
+constexpr std::uint64_t kBf16Mask = 0xbf7fbf7fbf7fbf7full;  // |x| under 1: exponent 0x3e and less
 View constant_bytes(Arena& arena, DType dtype, Shape shape, int value) {
   const View v = make_view(arena.allocate(shape.num_elements() * dtype_bytes(dtype)), dtype, shape);
   cudaMemset(v.data, value, static_cast<std::size_t>(v.num_bytes()));
@@ -95,8 +96,8 @@ LinearWeight bf16_weight(Arena& arena, std::int64_t n, std::int64_t k) {
 
 void line(const char* name, int batch, double us, double bytes) {
   char text[200];
-  std::snprintf(text, sizeof(text), "  %-52s b=%-4d %9.2f us %10.2f MB %7.0f GB/s %5.1f %% of copy", name, batch, us, bytes / 1e6, bytes / us / 1e3,
-                100.0 * bytes / us / 1e3 / copy_gb_per_s());
+  std::snprintf(text, sizeof(text), "  %-52s b=%-4d %9.2f us %10.2f MB %7.0f GB/s %5.1f %% of copy", name, batch, us,
+                bytes / 1e6, bytes / us / 1e3, 100.0 * bytes / us / 1e3 / copy_gb_per_s());
   report(text);
 }
 
@@ -115,7 +116,9 @@ TEST(Bench, linear) {
     std::vector<std::pair<bool, std::int64_t>> outputs;  // fp8?, n
   };
   const Group groups[] = {
-      {"linear/mma inputs ratio 4 (wq_a wkv comp idx, 7)", 4096, {{true, 1024}, {true, 512}, {false, 1024}, {false, 1024}, {false, 256}, {false, 256}, {false, 64}}},
+      {"linear/mma inputs ratio 4 (wq_a wkv comp idx, 7)",
+       4096,
+       {{true, 1024}, {true, 512}, {false, 1024}, {false, 1024}, {false, 256}, {false, 256}, {false, 64}}},
       {"linear/mma inputs ratio 0 (wq_a wkv)", 4096, {{true, 1024}, {true, 512}}},
       {"linear/mma queries (wq_b, index wq_b)", 1024, {{true, 32768}, {true, 8192}}},
   };
@@ -126,7 +129,8 @@ TEST(Bench, linear) {
     const int copies = copies_for(bytes);
     std::vector<std::vector<LinearWeight>> weights(static_cast<std::size_t>(copies));
     for (auto& set : weights) {
-      for (const auto& [fp8, n] : group.outputs) set.push_back(fp8 ? fp8_weight(arena, n, group.k) : bf16_weight(arena, n, group.k));
+      for (const auto& [fp8, n] : group.outputs)
+        set.push_back(fp8 ? fp8_weight(arena, n, group.k) : bf16_weight(arena, n, group.k));
     }
     for (const int batch : kBatches) {
       const View x = random_bf16(arena, {batch, group.k});
@@ -134,12 +138,15 @@ TEST(Bench, linear) {
       for (const auto& output : group.outputs) total += output.second;
       const LinearPlan plan = plan_linear({batch, group.k, total, kServe}, device_info());
       std::vector<View> outs;
-      for (const auto& [fp8, n] : group.outputs) outs.push_back(arena.poisoned(fp8 ? DType::kBF16 : DType::kF32, {batch, n}));
-      const double us = time_cuda(OpKind::kLinear, "mma", plan.workspace_bytes, copies, 2 * copies, [&](ExecutionContext& c, int copy) {
-        std::vector<LinearOutput> outputs;
-        for (std::size_t i = 0; i < outs.size(); ++i) outputs.push_back({&weights[static_cast<std::size_t>(copy)][i], outs[i], !group.outputs[i].first});
-        run_linear(c, plan, {x, outputs});
-      });
+      for (const auto& [fp8, n] : group.outputs)
+        outs.push_back(arena.poisoned(fp8 ? DType::kBF16 : DType::kF32, {batch, n}));
+      const double us = time_cuda(
+          OpKind::kLinear, "mma", plan.workspace_bytes, copies, 2 * copies, [&](ExecutionContext& c, int copy) {
+            std::vector<LinearOutput> outputs;
+            for (std::size_t i = 0; i < outs.size(); ++i)
+              outputs.push_back({&weights[static_cast<std::size_t>(copy)][i], outs[i], !group.outputs[i].first});
+            run_linear(c, plan, {x, outputs});
+          });
       line(group.name, batch, us, bytes + static_cast<double>(batch * group.k * 2));
     }
   }
@@ -150,13 +157,16 @@ TEST(Bench, attention_output) {
   Arena arena;
   const int copies = 4;
   std::vector<LinearWeight> a, b;
-  for (int i = 0; i < copies; ++i) a.push_back(fp8_weight(arena, 8192, 4096)), b.push_back(fp8_weight(arena, 4096, 8192));
+  for (int i = 0; i < copies; ++i)
+    a.push_back(fp8_weight(arena, 8192, 4096)), b.push_back(fp8_weight(arena, 4096, 8192));
   for (const int batch : kBatches) {
     const AttentionOutputPlan plan = plan_attention_output({batch, 8, 4096, 1024, 4096, kServe}, device_info());
     const View o = random_bf16(arena, {batch, 64, 512}), out = arena.poisoned(DType::kBF16, {batch, 4096});
-    const double us = time_cuda(OpKind::kAttentionOutput, "mma", plan.workspace_bytes, copies, 4 * copies, [&](ExecutionContext& c, int copy) {
-      run_attention_output(c, plan, {o, &a[static_cast<std::size_t>(copy)], &b[static_cast<std::size_t>(copy)], out});
-    });
+    const double us = time_cuda(
+        OpKind::kAttentionOutput, "mma", plan.workspace_bytes, copies, 4 * copies, [&](ExecutionContext& c, int copy) {
+          run_attention_output(c, plan,
+                               {o, &a[static_cast<std::size_t>(copy)], &b[static_cast<std::size_t>(copy)], out});
+        });
     line("attention_output/mma (wo_a, wo_b)", batch, us, 2.0 * 8192 * 4096);
   }
 }
@@ -184,18 +194,24 @@ TEST(Bench, moe_experts) {
     for (std::byte& byte : expert) byte = static_cast<std::byte>(next_random(state));
     for (const DeviceExperts::Matrix* m : {&layout.w1, &layout.w3, &layout.w2}) {
       const std::int64_t scales = static_cast<std::int64_t>(m->n) * m->k / (mx ? 32 : 16);
-      for (std::int64_t i = 0; i < scales; ++i) expert[static_cast<std::size_t>(m->scale_offset + i)] = static_cast<std::byte>(mx ? 118 + (i & 1) : 0x28 + (i & 7));
+      for (std::int64_t i = 0; i < scales; ++i)
+        expert[static_cast<std::size_t>(m->scale_offset + i)] =
+            static_cast<std::byte>(mx ? 118 + (i & 1) : 0x28 + (i & 7));
     }
     const float ones[3] = {0.02f, 0.02f, 0.02f};
     std::memcpy(expert.data() + layout.scale_2_offset, ones, sizeof(ones));
     layout.slab = arena.allocate(layout.num_bytes());
-    for (int e = 0; e < kExperts; ++e) cudaMemcpy(layout.slab + e * layout.stride_bytes, expert.data(), expert.size(), cudaMemcpyHostToDevice);
+    for (int e = 0; e < kExperts; ++e)
+      cudaMemcpy(layout.slab + e * layout.stride_bytes, expert.data(), expert.size(), cudaMemcpyHostToDevice);
     char text[120];
-    std::snprintf(text, sizeof(text), "  %s experts: %.2f MB each in device memory", mx ? "MXFP4" : "NVFP4", static_cast<double>(layout.stride_bytes) / 1e6);
+    std::snprintf(text, sizeof(text), "  %s experts: %.2f MB each in device memory", mx ? "MXFP4" : "NVFP4",
+                  static_cast<double>(layout.stride_bytes) / 1e6);
     report(text);
     const int shared_copies = 8;
     std::vector<ExpertWeights> shared(shared_copies);
-    for (ExpertWeights& s : shared) s.w1 = fp8_weight(arena, kInter, kHidden), s.w3 = fp8_weight(arena, kInter, kHidden), s.w2 = fp8_weight(arena, kHidden, kInter);
+    for (ExpertWeights& s : shared)
+      s.w1 = fp8_weight(arena, kInter, kHidden), s.w3 = fp8_weight(arena, kInter, kHidden),
+      s.w2 = fp8_weight(arena, kHidden, kInter);
     for (const int batch : {1, 8, 32, 64, 128, 1024}) {
       const int copies = batch > 128 ? 2 : 8;
       std::vector<View> ids;
@@ -219,13 +235,19 @@ TEST(Bench, moe_experts) {
       std::vector<float> w(static_cast<std::size_t>(batch * kTopk), 0.25f);
       const View weights = arena.copy(make_view(w.data(), {batch, kTopk}));
       const View x = random_bf16(arena, {batch, kHidden}), out = arena.poisoned(DType::kBF16, {batch, kHidden});
-      const MoeExpertsPlan plan = plan_moe_experts({batch, kHidden, kInter, kExperts, kTopk, 10.0f, kServe}, device_info());
+      const MoeExpertsPlan plan =
+          plan_moe_experts({batch, kHidden, kInter, kExperts, kTopk, 10.0f, kServe}, device_info());
       for (const bool with_shared : {false, true}) {
-        const double us = time_cuda(OpKind::kMoeExperts, "mma", plan.workspace_bytes, copies, 2 * copies, [&](ExecutionContext& c, int copy) {
-          run_moe_experts(c, plan, {x, ids[static_cast<std::size_t>(copy)], weights, all, with_shared ? &shared[static_cast<std::size_t>(copy % shared_copies)] : nullptr, &layout, out});
-        });
+        const double us = time_cuda(
+            OpKind::kMoeExperts, "mma", plan.workspace_bytes, copies, 2 * copies, [&](ExecutionContext& c, int copy) {
+              run_moe_experts(
+                  c, plan,
+                  {x, ids[static_cast<std::size_t>(copy)], weights, all,
+                   with_shared ? &shared[static_cast<std::size_t>(copy % shared_copies)] : nullptr, &layout, out});
+            });
         const double expert_bytes = 3.0 * kHidden * kInter * (0.5 + (mx ? 1.0 / 32 : 1.0 / 16));
-        const std::string name = std::string("moe_experts/mma ") + (mx ? "MXFP4" : "NVFP4") + (with_shared ? " + shared FP8" : "");
+        const std::string name =
+            std::string("moe_experts/mma ") + (mx ? "MXFP4" : "NVFP4") + (with_shared ? " + shared FP8" : "");
         line(name.c_str(), batch, us, distinct * expert_bytes + (with_shared ? 3.0 * kHidden * kInter : 0.0));
       }
     }
@@ -239,21 +261,25 @@ TEST(Bench, hyper_connection) {
   const int copies = 64;
   std::vector<View> fn;
   for (int i = 0; i < copies; ++i) fn.push_back(constant_bytes(arena, DType::kF32, {24, 4 * kHidden}, 0x3c));
-  const View base = constant_bytes(arena, DType::kF32, {24}, 0x3d), scale = constant_bytes(arena, DType::kF32, {3}, 0x3f),
-             norm = random_bf16(arena, {kHidden});
+  const View base = constant_bytes(arena, DType::kF32, {24}, 0x3d),
+             scale = constant_bytes(arena, DType::kF32, {3}, 0x3f), norm = random_bf16(arena, {kHidden});
   for (const std::string& variant : cuda_variants(OpKind::kHyperConnection)) {
     for (const int batch : kBatches) {
-      const HyperConnectionPlan plan = plan_hyper_connection({kHidden, 4, 20, 1e-6f, 1e-6f, kServe, batch}, device_info());
+      const HyperConnectionPlan plan =
+          plan_hyper_connection({kHidden, 4, 20, 1e-6f, 1e-6f, kServe, batch}, device_info());
       HyperConnectionArgs args;
       args.streams = random_bf16(arena, {batch, 4, kHidden}), args.sublayer_out = random_bf16(arena, {batch, kHidden});
-      args.post = constant_bytes(arena, DType::kF32, {batch, 4}, 0x3e), args.comb = constant_bytes(arena, DType::kF32, {batch, 4, 4}, 0x3e);
+      args.post = constant_bytes(arena, DType::kF32, {batch, 4}, 0x3e),
+      args.comb = constant_bytes(arena, DType::kF32, {batch, 4, 4}, 0x3e);
       args.next_streams = arena.poisoned(DType::kBF16, {batch, 4, kHidden});
-      args.norm_weight = norm, args.next_post = arena.poisoned(DType::kF32, {batch, 4}), args.next_comb = arena.poisoned(DType::kF32, {batch, 4, 4});
+      args.norm_weight = norm, args.next_post = arena.poisoned(DType::kF32, {batch, 4}),
+      args.next_comb = arena.poisoned(DType::kF32, {batch, 4, 4});
       args.normed = arena.poisoned(DType::kBF16, {batch, kHidden});
-      const double us = time_cuda(OpKind::kHyperConnection, variant, plan.workspace_bytes, copies, copies, [&](ExecutionContext& c, int copy) {
-        args.next = {fn[static_cast<std::size_t>(copy)], base, scale};
-        run_hyper_connection(c, plan, args);
-      });
+      const double us = time_cuda(OpKind::kHyperConnection, variant, plan.workspace_bytes, copies, copies,
+                                  [&](ExecutionContext& c, int copy) {
+                                    args.next = {fn[static_cast<std::size_t>(copy)], base, scale};
+                                    run_hyper_connection(c, plan, args);
+                                  });
       line(("hyper_connection/" + variant).c_str(), batch, us, 24.0 * 4 * kHidden * 4 + batch * kHidden * 2.0 * 10);
     }
   }
@@ -283,30 +309,41 @@ SyntheticCache make_cache(Arena& arena, int ratio, int batch, std::int64_t lengt
   }
   c.pools.context_block_bytes = round_up(context_bytes, 16);
   const std::int64_t context_blocks = (length + 127) / 128, window_blocks = 2;
-  const std::int64_t num_context = std::max<std::int64_t>(1, context_blocks * batch * copies), num_window = window_blocks * batch * copies;
-  c.pools.context = random_codes(arena, DType::kU8, {std::max<std::int64_t>(num_context * c.pools.context_block_bytes, 256)}, 0x0606060606060606ull).data;
-  c.pools.window = random_codes(arena, DType::kU8, {num_window * c.pools.window_block_bytes}, 0x0606060606060606ull).data;
+  const std::int64_t num_context = std::max<std::int64_t>(1, context_blocks * batch * copies),
+                     num_window = window_blocks * batch * copies;
+  c.pools.context =
+      random_codes(arena, DType::kU8, {std::max<std::int64_t>(num_context * c.pools.context_block_bytes, 256)},
+                   0x0606060606060606ull)
+          .data;
+  c.pools.window =
+      random_codes(arena, DType::kU8, {num_window * c.pools.window_block_bytes}, 0x0606060606060606ull).data;
   std::uint64_t state = 777;
   for (int copy = 0; copy < copies; ++copy) {
-    std::vector<std::int32_t> token_ids(batch, 1), positions, sequence_of, begin, wb, we, context_table, window_table, window_first, slot(batch, 0), selected;
+    std::vector<std::int32_t> token_ids(batch, 1), positions, sequence_of, begin, wb, we, context_table, window_table,
+        window_first, slot(batch, 0), selected;
     std::vector<std::int64_t> context_offset, window_offset;
     for (int s = 0; s < batch; ++s) {
       const auto p = static_cast<std::int32_t>(length - 1);
-      positions.push_back(p), sequence_of.push_back(s), begin.push_back(s), wb.push_back(std::max(0, p - 127)), we.push_back(p + 1);
+      positions.push_back(p), sequence_of.push_back(s), begin.push_back(s), wb.push_back(std::max(0, p - 127)),
+          we.push_back(p + 1);
       context_offset.push_back(static_cast<std::int64_t>(context_table.size()));
       window_offset.push_back(static_cast<std::int64_t>(window_table.size()));
       window_first.push_back(std::max(0, p - 127) / 128);
-      for (std::int64_t b = 0; b < context_blocks; ++b) context_table.push_back(static_cast<std::int32_t>((copy * batch + s) * context_blocks + b));
-      for (std::int64_t b = 0; b < window_blocks; ++b) window_table.push_back(static_cast<std::int32_t>((copy * batch + s) * window_blocks + b));
+      for (std::int64_t b = 0; b < context_blocks; ++b)
+        context_table.push_back(static_cast<std::int32_t>((copy * batch + s) * context_blocks + b));
+      for (std::int64_t b = 0; b < window_blocks; ++b)
+        window_table.push_back(static_cast<std::int32_t>((copy * batch + s) * window_blocks + b));
       if (ratio == 4) {
         const std::int64_t visible = length / 4;
         // Evenly spread with jitter: ascending and distinct.
         const std::int64_t n = std::min<std::int64_t>(visible, topk);
         for (std::int64_t i = 0; i < topk; ++i) {
-          if (i >= n) selected.push_back(-1);
+          if (i >= n)
+            selected.push_back(-1);
           else {
             const std::int64_t low = i * visible / n, high = (i + 1) * visible / n;
-            selected.push_back(static_cast<std::int32_t>(low + static_cast<std::int64_t>(next_random(state) % static_cast<std::uint64_t>(high - low))));
+            selected.push_back(static_cast<std::int32_t>(
+                low + static_cast<std::int64_t>(next_random(state) % static_cast<std::uint64_t>(high - low))));
           }
         }
       }
@@ -314,12 +351,19 @@ SyntheticCache make_cache(Arena& arena, int ratio, int batch, std::int64_t lengt
     begin.push_back(batch);
     StepRows rows;
     rows.num_tokens = rows.num_sequences = batch;
-    const auto ints = [&](std::vector<std::int32_t>& v) { return arena.copy(make_view(v.data(), {static_cast<std::int64_t>(v.size())})); };
-    const auto longs = [&](std::vector<std::int64_t>& v) { return arena.copy(make_view(v.data(), DType::kI64, {static_cast<std::int64_t>(v.size())})); };
+    const auto ints = [&](std::vector<std::int32_t>& v) {
+      return arena.copy(make_view(v.data(), {static_cast<std::int64_t>(v.size())}));
+    };
+    const auto longs = [&](std::vector<std::int64_t>& v) {
+      return arena.copy(make_view(v.data(), DType::kI64, {static_cast<std::int64_t>(v.size())}));
+    };
     if (context_table.empty()) context_table.push_back(0);
-    rows.token_ids = ints(token_ids), rows.positions = ints(positions), rows.sequence_of = ints(sequence_of), rows.sequence_begin = ints(begin);
-    rows.window_begin = ints(wb), rows.window_end = ints(we), rows.context_table = ints(context_table), rows.window_table = ints(window_table);
-    rows.window_first = ints(window_first), rows.state_slot = ints(slot), rows.context_offset = longs(context_offset), rows.window_offset = longs(window_offset);
+    rows.token_ids = ints(token_ids), rows.positions = ints(positions), rows.sequence_of = ints(sequence_of),
+    rows.sequence_begin = ints(begin);
+    rows.window_begin = ints(wb), rows.window_end = ints(we), rows.context_table = ints(context_table),
+    rows.window_table = ints(window_table);
+    rows.window_first = ints(window_first), rows.state_slot = ints(slot), rows.context_offset = longs(context_offset),
+    rows.window_offset = longs(window_offset);
     c.rows.push_back(rows);
     if (ratio == 4) {
       View v = ints(selected);
@@ -340,19 +384,24 @@ TEST(Bench, sparse_attention) {
       const double keys = 128.0 + (ratio == 4 ? 512.0 : static_cast<double>(length) / 128.0);
       const double bytes = batch * (keys * 584 + 2.0 * 64 * 512 * 2);
       const int copies = std::clamp(static_cast<int>(1.5e8 / bytes), 2, 128);
-      const SyntheticCache cache = make_cache(arena, static_cast<int>(ratio), batch, length, static_cast<int>(topk), copies);
+      const SyntheticCache cache =
+          make_cache(arena, static_cast<int>(ratio), batch, length, static_cast<int>(topk), copies);
       std::vector<View> q;
       for (int i = 0; i < copies; ++i) q.push_back(random_bf16(arena, {batch, 64, 512}));
-      const View sink = constant_bytes(arena, DType::kF32, {64}, 0), rope = constant_bytes(arena, DType::kF32, {batch, 32, 2}, 0x3f);
+      const View sink = constant_bytes(arena, DType::kF32, {64}, 0),
+                 rope = constant_bytes(arena, DType::kF32, {batch, 32, 2}, 0x3f);
       const View out = arena.poisoned(DType::kBF16, {batch, 64, 512});
-      const SparseAttentionPlan plan = plan_sparse_attention({cache.layer, batch, 64, static_cast<std::int32_t>(topk), kServe}, device_info());
+      const SparseAttentionPlan plan =
+          plan_sparse_attention({cache.layer, batch, 64, static_cast<std::int32_t>(topk), kServe}, device_info());
       for (const char* variant : {"simt", "mma", "mma_splitk"}) {
-        const double us = time_cuda(OpKind::kSparseAttention, variant, plan.workspace_bytes, copies, copies, [&](ExecutionContext& c, int copy) {
-          const auto i = static_cast<std::size_t>(copy);
-          run_sparse_attention(c, plan, {&cache.rows[i], cache.pools, q[i], sink, cache.selected[i], rope, out});
-        });
-        line(("sparse_attention/" + std::string(variant) + " ratio " + std::to_string(ratio) + " at 8K").c_str(), batch, us,
-             variant == std::string("simt") ? batch * 64.0 * keys * 584 : bytes);
+        const double us = time_cuda(
+            OpKind::kSparseAttention, variant, plan.workspace_bytes, copies, copies,
+            [&](ExecutionContext& c, int copy) {
+              const auto i = static_cast<std::size_t>(copy);
+              run_sparse_attention(c, plan, {&cache.rows[i], cache.pools, q[i], sink, cache.selected[i], rope, out});
+            });
+        line(("sparse_attention/" + std::string(variant) + " ratio " + std::to_string(ratio) + " at 8K").c_str(), batch,
+             us, variant == std::string("simt") ? batch * 64.0 * keys * 584 : bytes);
       }
     }
   }
@@ -360,7 +409,8 @@ TEST(Bench, sparse_attention) {
 
 TEST(Bench, index_and_topk) {
   FATHOM_NEEDS_GPU();
-  for (const auto& [length, max_batch] : {std::pair<std::int64_t, int>{2048, 128}, {8192, 128}, {131072, 64}, {1048576, 8}}) {
+  for (const auto& [length, max_batch] :
+       {std::pair<std::int64_t, int>{2048, 128}, {8192, 128}, {131072, 64}, {1048576, 8}}) {
     for (const int batch : kBatches) {
       if (batch > max_batch) continue;
       Arena arena;
@@ -370,12 +420,14 @@ TEST(Bench, index_and_topk) {
       const int topk = length == 2048 ? 128 : 512;  // at 2,048 everything would be selected
       const SyntheticCache cache = make_cache(arena, 4, batch, length, topk, copies);
       const View q = random_bf16(arena, {batch, 64, 128}), w = random_bf16(arena, {batch, 64});
-      const View scores = arena.poisoned(DType::kF32, {batch, keys}), selected = arena.poisoned(DType::kI32, {batch, topk});
+      const View scores = arena.poisoned(DType::kF32, {batch, keys}),
+                 selected = arena.poisoned(DType::kI32, {batch, topk});
       const IndexScoresPlan plan = plan_index_scores({cache.layer, 64, topk, 0.011f}, device_info());
       const std::string at = " " + std::to_string(keys) + " keys";
-      const double us = time_cuda(OpKind::kIndexScores, "paged", 0, copies, std::max(8, copies), [&](ExecutionContext& c, int copy) {
-        run_index_scores(c, plan, {&cache.rows[static_cast<std::size_t>(copy)], cache.pools, 0, q, w, scores});
-      });
+      const double us =
+          time_cuda(OpKind::kIndexScores, "paged", 0, copies, std::max(8, copies), [&](ExecutionContext& c, int copy) {
+            run_index_scores(c, plan, {&cache.rows[static_cast<std::size_t>(copy)], cache.pools, 0, q, w, scores});
+          });
       line(("index_scores/paged" + at).c_str(), batch, us, bytes);
       const SelectTopkPlan topk_plan = plan_select_topk({topk, 4}, device_info());
       const double select_us = time_cuda(OpKind::kSelectTopk, "radix", 0, 1, 8, [&](ExecutionContext& c, int) {
@@ -390,12 +442,14 @@ TEST(Bench, index_and_topk) {
     const SyntheticCache cache = make_cache(arena, 4, batch, 2048, 128, 2);
     const View q = random_bf16(arena, {batch, 64, 128}), w = random_bf16(arena, {batch, 64});
     const IndexScoresPlan plan = plan_index_scores({cache.layer, 64, 128, 0.011f}, device_info());
-    for (const auto& [variant, maximum] : {std::pair<const char*, std::int64_t>{"full", 262144}, {"paged", 262144}, {"paged", 2048}}) {
+    for (const auto& [variant, maximum] :
+         {std::pair<const char*, std::int64_t>{"full", 262144}, {"paged", 262144}, {"paged", 2048}}) {
       const View scores = arena.poisoned(DType::kF32, {batch, maximum});
       const double us = time_cuda(OpKind::kIndexScores, variant, 0, 2, 8, [&](ExecutionContext& c, int copy) {
         run_index_scores(c, plan, {&cache.rows[static_cast<std::size_t>(copy)], cache.pools, 0, q, w, scores});
       });
-      line(("index_scores/" + std::string(variant) + " actual 2K, maximum " + std::to_string(maximum * 4)).c_str(), batch, us, batch * 512.0 * 68);
+      line(("index_scores/" + std::string(variant) + " actual 2K, maximum " + std::to_string(maximum * 4)).c_str(),
+           batch, us, batch * 512.0 * 68);
     }
   }
 }
@@ -407,7 +461,8 @@ TEST(Bench, lm_head) {
   for (const int batch : kBatches) {
     const View x = random_bf16(arena, {batch, 4096}), logits = arena.poisoned(DType::kF32, {batch, 129280});
     const LmHeadPlan plan = plan_lm_head({batch, 4096, 129280}, device_info());
-    const double us = time_cuda(OpKind::kLmHead, "mma", plan.workspace_bytes, 1, 4, [&](ExecutionContext& c, int) { run_lm_head(c, plan, {x, &head, logits}); });
+    const double us = time_cuda(OpKind::kLmHead, "mma", plan.workspace_bytes, 1, 4,
+                                [&](ExecutionContext& c, int) { run_lm_head(c, plan, {x, &head, logits}); });
     line("lm_head/mma", batch, us, 129280.0 * 4096 * 2);
   }
 }

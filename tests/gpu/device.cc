@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 #include "ops/cuda/variants.h"
 #include "tensor/scalar_formats.h"
@@ -55,14 +56,16 @@ bool has_device() {
   return found;
 }
 
+bool reduced() { return std::getenv("FATHOM_GPU_REDUCED") != nullptr; }
+
 std::string device_name() {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   int driver = 0;
   check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
   return std::string(properties.name) + ", sm_" + std::to_string(properties.major * 10 + properties.minor) + ", " +
-         std::to_string(properties.multiProcessorCount) + " multiprocessors, driver CUDA " + std::to_string(driver / 1000) + "." +
-         std::to_string(driver % 1000 / 10);
+         std::to_string(properties.multiProcessorCount) + " multiprocessors, driver CUDA " +
+         std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10);
 }
 
 DeviceInfo device_info() {
@@ -91,6 +94,8 @@ View Arena::copy(const View& host) {
   if (host.empty()) return {};
   std::byte* data = allocate(host.num_bytes());
   check(cudaMemcpy(data, host.data, static_cast<std::size_t>(host.num_bytes()), cudaMemcpyHostToDevice), "upload");
+  // A copy from pageable memory returns before it has arrived, and tests run on a stream that does not wait.
+  check(cudaDeviceSynchronize(), "upload");
   return make_view(data, host.dtype, host.shape);
 }
 
@@ -138,9 +143,9 @@ std::vector<std::int32_t> read_ints(const View& device) {
 
 StepRows copy_rows(Arena& arena, const StepRows& rows) {
   StepRows out = rows;
-  for (View* view : {&out.token_ids, &out.positions, &out.sequence_of, &out.sequence_begin, &out.window_begin, &out.window_end,
-                     &out.context_table, &out.context_offset, &out.window_table, &out.window_offset, &out.window_first,
-                     &out.state_slot}) {
+  for (View* view : {&out.token_ids, &out.positions, &out.sequence_of, &out.sequence_begin, &out.window_begin,
+                     &out.window_end, &out.context_table, &out.context_offset, &out.window_table, &out.window_offset,
+                     &out.window_first, &out.state_slot}) {
     *view = arena.copy(*view);
   }
   return out;
@@ -197,7 +202,8 @@ struct Run {
 
 }  // namespace
 
-void run_cuda(OpKind op, std::string_view variant, std::int64_t scratch_bytes, const std::function<void(ExecutionContext&)>& launch) {
+void run_cuda(OpKind op, std::string_view variant, std::int64_t scratch_bytes,
+              const std::function<void(ExecutionContext&)>& launch) {
   Run run(op, variant, scratch_bytes);
   launch(run.context);
   const std::string name = std::string(op_name(op)) + "/" + std::string(variant);
@@ -205,8 +211,8 @@ void run_cuda(OpKind op, std::string_view variant, std::int64_t scratch_bytes, c
   check(cudaStreamSynchronize(run.stream), name.c_str());
 }
 
-double time_cuda(OpKind op, std::string_view variant, std::int64_t scratch_bytes, int num_copies, int launches_per_graph,
-                 const std::function<void(ExecutionContext&, int)>& launch) {
+double time_cuda(OpKind op, std::string_view variant, std::int64_t scratch_bytes, int num_copies,
+                 int launches_per_graph, const std::function<void(ExecutionContext&, int)>& launch) {
   Run run(op, variant, scratch_bytes);
   const std::string name = std::string(op_name(op)) + "/" + std::string(variant);
   launch(run.context, 0);  // loads the module, raises limits
@@ -238,7 +244,8 @@ double time_cuda(OpKind op, std::string_view variant, std::int64_t scratch_bytes
   return times[times.size() / 2];
 }
 
-void expect_close(std::span<const float> got, std::span<const float> want, bool bf16, double bound, const std::string& what) {
+void expect_close(std::span<const float> got, std::span<const float> want, bool bf16, double bound,
+                  const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   double error = 0, norm = 0;
   std::size_t bad = 0, first_bad = 0;

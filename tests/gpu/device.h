@@ -20,6 +20,11 @@ namespace fathom::gpu {
 bool has_device();
 DeviceInfo device_info();
 std::string device_name();
+// FATHOM_GPU_REDUCED is set: small tables, for the sanitizers.
+bool reduced();
+
+// Scratch for a reference run, whichever plan it was given.
+inline constexpr std::int64_t kReferenceScratch = 64 << 20;
 
 // Device memory of one test; everything is freed with the arena.
 class Arena {
@@ -57,11 +62,12 @@ std::vector<std::string> cuda_variants(OpKind op);
 void run_cuda(OpKind op, std::string_view variant, std::int64_t scratch_bytes,
               const std::function<void(ExecutionContext&)>& launch);
 // Median microseconds of launch(context, copy) for rotating copies, as one captured graph replayed.
-double time_cuda(OpKind op, std::string_view variant, std::int64_t scratch_bytes, int num_copies, int launches_per_graph,
-                 const std::function<void(ExecutionContext&, int copy)>& launch);
+double time_cuda(OpKind op, std::string_view variant, std::int64_t scratch_bytes, int num_copies,
+                 int launches_per_graph, const std::function<void(ExecutionContext&, int copy)>& launch);
 
 // Relative L2 of `got` against `want` rounded to bf16 (`bf16`), fails above `bound` or on anything not finite.
-void expect_close(std::span<const float> got, std::span<const float> want, bool bf16, double bound, const std::string& what);
+void expect_close(std::span<const float> got, std::span<const float> want, bool bf16, double bound,
+                  const std::string& what);
 
 // One line of the closing table.
 void report(const std::string& line);

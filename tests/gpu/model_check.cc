@@ -37,7 +37,8 @@ std::map<std::string, std::vector<TokenId>> prompts() {
   return all;
 }
 
-LoadedModel load(DeviceChoice device, std::int64_t max_tokens, const std::vector<std::pair<std::string, std::string>>& variants = {}) {
+LoadedModel load(DeviceChoice device, std::int64_t max_tokens,
+                 const std::vector<std::pair<std::string, std::string>>& variants = {}) {
   LoadOptions options;
   options.device = device;
   options.num_threads = 0;
@@ -82,7 +83,8 @@ struct Alone {
     context = *backend.allocate(blocks * layout.context_block_bytes, "test");
     window = *backend.allocate(blocks * layout.window_block_bytes, "test");
     state = *backend.allocate(layout.state_slot_bytes, "test");
-    pools = {context.data, layout.context_block_bytes, window.data, layout.window_block_bytes, state.data, layout.state_slot_bytes};
+    pools = {context.data, layout.context_block_bytes, window.data, layout.window_block_bytes,
+             state.data,   layout.state_slot_bytes};
     step = *StepInput::make(backend, {n, 1, 64, blocks, blocks});
     std::vector<std::int32_t> table(static_cast<std::size_t>(blocks));
     for (std::int32_t i = 0; i < blocks; ++i) table[static_cast<std::size_t>(i)] = blocks - 1 - i;
@@ -126,7 +128,10 @@ TEST(Model, layer_forced) {
     for (std::int64_t t = 0; t < n; ++t) {
       for (std::int64_t i = 0; i < width; ++i) {
         std::uint16_t bits;
-        std::memcpy(&bits, table.data() + 2 * (std::int64_t{ids[static_cast<std::size_t>(t)]} * config.hidden_size + i % config.hidden_size), 2);
+        std::memcpy(&bits,
+                    table.data() + 2 * (std::int64_t{ids[static_cast<std::size_t>(t)]} * config.hidden_size +
+                                        i % config.hidden_size),
+                    2);
         in[static_cast<std::size_t>(t * width + i)] = bf16_to_float(bits);
       }
     }
@@ -138,7 +143,8 @@ TEST(Model, layer_forced) {
       ASSERT_TRUE(status.ok()) << status.message();
       const std::vector<float>& expected = want.taps.at("layer" + std::to_string(layer));
       std::vector<double> errors;
-      for (std::int64_t t = 0; t < n; ++t) errors.push_back(row_error(out.data() + t * width, expected.data() + t * width, width));
+      for (std::int64_t t = 0; t < n; ++t)
+        errors.push_back(row_error(out.data() + t * width, expected.data() + t * width, width));
       std::sort(errors.begin(), errors.end());
       const double median = errors[errors.size() / 2], p99 = errors[errors.size() * 99 / 100];
       std::string selection;
@@ -148,17 +154,21 @@ TEST(Model, layer_forced) {
         const std::size_t k = a.size() / static_cast<std::size_t>(n);
         int different = 0;
         for (std::size_t t = 0; t < static_cast<std::size_t>(n); ++t) {
-          different += std::equal(a.begin() + static_cast<std::ptrdiff_t>(t * k), a.begin() + static_cast<std::ptrdiff_t>((t + 1) * k),
-                                  b.begin() + static_cast<std::ptrdiff_t>(t * k)) ? 0 : 1;
+          different += std::equal(a.begin() + static_cast<std::ptrdiff_t>(t * k),
+                                  a.begin() + static_cast<std::ptrdiff_t>((t + 1) * k),
+                                  b.begin() + static_cast<std::ptrdiff_t>(t * k))
+                           ? 0
+                           : 1;
         }
         char part[80];
-        std::snprintf(part, sizeof(part), ", selection differs in %d rows (%.1f %%)", different, 100.0 * different / static_cast<double>(n));
+        std::snprintf(part, sizeof(part), ", selection differs in %d rows (%.1f %%)", different,
+                      100.0 * different / static_cast<double>(n));
         selection = part;
         EXPECT_LE(different, 0.03 * static_cast<double>(n)) << name << " layer " << layer;
       }
       char text[200];
-      std::snprintf(text, sizeof(text), "  %s layer %d (ratio %3d): median %.2e, p99 %.2e, worst %.2e%s", name, layer, config.compress_ratio(layer), median,
-                    p99, errors.back(), selection.c_str());
+      std::snprintf(text, sizeof(text), "  %s layer %d (ratio %3d): median %.2e, p99 %.2e, worst %.2e%s", name, layer,
+                    config.compress_ratio(layer), median, p99, errors.back(), selection.c_str());
       report(text);
       EXPECT_LE(median, 5e-3) << name << " layer " << layer;
       EXPECT_LE(p99, 5e-2) << name << " layer " << layer;
@@ -185,8 +195,10 @@ Answer greedy(Session* session, std::span<const TokenId> prompt, int num_tokens,
     const std::span<const float> logits = session->executor().logits(0);
     float best = -INFINITY, second = -INFINITY;
     for (const float value : logits) {
-      if (value > best) second = best, best = value;
-      else if (value > second) second = value;
+      if (value > best)
+        second = best, best = value;
+      else if (value > second)
+        second = value;
     }
     answer.tokens.push_back(token->token);
     answer.gaps.push_back(best - second);
@@ -199,7 +211,8 @@ Answer greedy(Session* session, std::span<const TokenId> prompt, int num_tokens,
 TEST(Model, greedy_like_the_cpu) {
   FATHOM_NEEDS_GPU();
   LoadedModel cpu = load(DeviceChoice::kCpu, 512), cuda = load(DeviceChoice::kCuda, 512);
-  const std::unique_ptr<Session> cpu_session = *Session::make(*cpu.model, {4096, 512}), cuda_session = *Session::make(*cuda.model, {4096, 512});
+  const std::unique_ptr<Session> cpu_session = *Session::make(*cpu.model, {4096, 512}),
+                                 cuda_session = *Session::make(*cuda.model, {4096, 512});
   for (const auto& [name, ids] : prompts()) {
     const Answer want = greedy(cpu_session.get(), ids, 64, true), got = greedy(cuda_session.get(), ids, 64, true);
     std::size_t same = 0;
@@ -207,8 +220,8 @@ TEST(Model, greedy_like_the_cpu) {
     const bool whole = same == want.tokens.size() && same == got.tokens.size();
     const float gap = whole ? 0.0f : want.gaps[std::min(same, want.gaps.size() - 1)];
     char text[160];
-    std::snprintf(text, sizeof(text), "  greedy %-16s %zu of %zu tokens as the CPU's%s", name.c_str(), same, want.tokens.size(),
-                  whole ? "" : (", then a gap of " + std::to_string(gap)).c_str());
+    std::snprintf(text, sizeof(text), "  greedy %-16s %zu of %zu tokens as the CPU's%s", name.c_str(), same,
+                  want.tokens.size(), whole ? "" : (", then a gap of " + std::to_string(gap)).c_str());
     report(text);
     EXPECT_TRUE(whole || gap < 0.25f) << name;
   }

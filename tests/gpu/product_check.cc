@@ -36,16 +36,22 @@ std::string label(OpKind op, const std::string& variant, const std::string& shap
   return std::string(op_name(op)) + "/" + variant + " " + shape;
 }
 
-
-
 TEST(Gpu, linear) {
   FATHOM_NEEDS_GPU();
   Random random;
   struct Shape3 {
     std::int64_t tokens, k, n;
   };
-  for (const auto& [tokens, k, n] : {Shape3{1, 4096, 1024}, {1, 128, 8}, {3, 256, 24}, {8, 1024, 2048}, {9, 2048, 200}, {16, 4096, 72},
-                                     {33, 1024, 512}, {129, 1152, 320}, {65, 7168, 48}}) {
+  for (const auto& [tokens, k, n] : {Shape3{1, 4096, 1024},
+                                     {1, 128, 8},
+                                     {3, 256, 24},
+                                     {8, 1024, 2048},
+                                     {9, 2048, 200},
+                                     {16, 4096, 72},
+                                     {33, 1024, 512},
+                                     {129, 1152, 320},
+                                     {65, 7168, 48}}) {
+    if (reduced() && tokens * k > 4096) continue;
     Arena arena;
     const Tensor x = random_bf16_valued(random, {tokens, k});
     // The group of a ratio-4 layer: FP8, bf16 kept in fp32, bf16.
@@ -71,14 +77,21 @@ TEST(Gpu, linear) {
     for (const std::string& variant : cuda_variants(OpKind::kLinear)) {
       got.clear();
       for (std::size_t i = 0; i < weights.size(); ++i) {
-        got.push_back({&placed[i], arena.poisoned(i == 1 ? DType::kF32 : DType::kBF16, {tokens, weights[i].weight.out_features}), i == 1});
+        got.push_back({&placed[i],
+                       arena.poisoned(i == 1 ? DType::kF32 : DType::kBF16, {tokens, weights[i].weight.out_features}),
+                       i == 1});
       }
-      run_cuda(OpKind::kLinear, variant, plan.workspace_bytes, [&](ExecutionContext& c) { run_linear(c, plan, {gpu_x, got}); });
+      run_cuda(OpKind::kLinear, variant, plan.workspace_bytes,
+               [&](ExecutionContext& c) { run_linear(c, plan, {gpu_x, got}); });
       const std::string shape = std::to_string(tokens) + " x " + std::to_string(k) + " -> " + std::to_string(n);
-      expect_close(read_floats(got[0].out), want_tensors[0].floats(), true, 1e-3, label(OpKind::kLinear, variant, shape + " fp8"));
-      expect_close(read_floats(got[1].out), want_tensors[1].floats(), false, 1e-5, label(OpKind::kLinear, variant, shape + " bf16 -> f32"));
-      expect_close(read_floats(got[2].out), want_tensors[2].floats(), true, 1e-3, label(OpKind::kLinear, variant, shape + " bf16"));
-      expect_close(read_floats(got[3].out), want_tensors[3].floats(), true, 1e-3, label(OpKind::kLinear, variant, shape + " fp8 b"));
+      expect_close(read_floats(got[0].out), want_tensors[0].floats(), true, 1e-3,
+                   label(OpKind::kLinear, variant, shape + " fp8"));
+      expect_close(read_floats(got[1].out), want_tensors[1].floats(), false, 1e-5,
+                   label(OpKind::kLinear, variant, shape + " bf16 -> f32"));
+      expect_close(read_floats(got[2].out), want_tensors[2].floats(), true, 1e-3,
+                   label(OpKind::kLinear, variant, shape + " bf16"));
+      expect_close(read_floats(got[3].out), want_tensors[3].floats(), true, 1e-3,
+                   label(OpKind::kLinear, variant, shape + " fp8 b"));
       // Each row alone gives the same bits, whatever tile it was part of.
       for (const std::int64_t row : {std::int64_t{0}, tokens / 2, tokens - 1}) {
         std::vector<LinearOutput> alone;
@@ -88,7 +101,8 @@ TEST(Gpu, linear) {
         run_cuda(OpKind::kLinear, variant, plan.workspace_bytes,
                  [&](ExecutionContext& c) { run_linear(c, plan, {gpu_x.rows(row, row + 1), alone}); });
         for (std::size_t i = 0; i < weights.size(); ++i) {
-          EXPECT_EQ(read_floats(alone[i].out), read_floats(got[i].out.rows(row, row + 1))) << variant << " row " << row << " output " << i;
+          EXPECT_EQ(read_floats(alone[i].out), read_floats(got[i].out.rows(row, row + 1)))
+              << variant << " row " << row << " output " << i;
         }
       }
     }
@@ -113,7 +127,8 @@ TEST(Gpu, lm_head) {
       run_cuda(OpKind::kLmHead, variant, plan.workspace_bytes,
                [&](ExecutionContext& c) { run_lm_head(c, plan, {arena.copy_bf16(x.view()), &placed, got}); });
       expect_close(read_floats(got), want.floats(), false, 1e-5,
-                   label(OpKind::kLmHead, variant, std::to_string(rows) + " x " + std::to_string(hidden) + " -> " + std::to_string(vocab)));
+                   label(OpKind::kLmHead, variant,
+                         std::to_string(rows) + " x " + std::to_string(hidden) + " -> " + std::to_string(vocab)));
     }
   }
 }
@@ -126,7 +141,12 @@ TEST(Gpu, attention_output) {
     std::int32_t groups;
     std::int64_t group_in, rank, hidden;
   };
-  for (const Case& s : {Case{1, 2, 2048, 128, 256}, {5, 2, 1024, 64, 128}, {3, 4, 512, 32, 128}, {9, 8, 1024, 256, 512}, {130, 2, 512, 128, 256}}) {
+  for (const Case& s : {Case{1, 2, 2048, 128, 256},
+                        {5, 2, 1024, 64, 128},
+                        {3, 4, 512, 32, 128},
+                        {9, 8, 1024, 256, 512},
+                        {130, 2, 512, 128, 256}}) {
+    if (reduced() && s.tokens > 5) continue;
     Arena arena;
     const Tensor o = random_bf16_valued(random, {s.tokens, s.groups * s.group_in / 512, 512});
     const TestWeight wo_a = random_weight(random, WeightFormat::kFp8Block128, s.groups * s.rank, s.group_in);
@@ -134,7 +154,8 @@ TEST(Gpu, attention_output) {
     const LinearWeight a = arena.copy(wo_a.weight), b = arena.copy(wo_b.weight);
     const Tensor want = poisoned(DType::kF32, {s.tokens, s.hidden});
     const AttentionOutputDesc desc{s.tokens, s.groups, s.group_in, s.rank, s.hidden, kServe};
-    const AttentionOutputPlan cpu_plan = plan_attention_output(desc, kCpu), plan = plan_attention_output(desc, device_info());
+    const AttentionOutputPlan cpu_plan = plan_attention_output(desc, kCpu),
+                              plan = plan_attention_output(desc, device_info());
     run_with(OpKind::kAttentionOutput, "reference", kThreads, cpu_plan.workspace_bytes, [&](ExecutionContext& c) {
       run_attention_output(c, cpu_plan, {o.view(), &wo_a.weight, &wo_b.weight, want.view()});
     });
@@ -143,8 +164,10 @@ TEST(Gpu, attention_output) {
       run_cuda(OpKind::kAttentionOutput, variant, plan.workspace_bytes,
                [&](ExecutionContext& c) { run_attention_output(c, plan, {arena.copy_bf16(o.view()), &a, &b, got}); });
       // z is rounded to bf16 and quantised inside: a sum in another order may move it to its neighbour.
-      expect_close(read_floats(got), want.floats(), true, 3e-3,
-                   label(OpKind::kAttentionOutput, variant, std::to_string(s.tokens) + " rows, " + std::to_string(s.groups) + " x " + std::to_string(s.rank)));
+      expect_close(
+          read_floats(got), want.floats(), true, 3e-3,
+          label(OpKind::kAttentionOutput, variant,
+                std::to_string(s.tokens) + " rows, " + std::to_string(s.groups) + " x " + std::to_string(s.rank)));
     }
   }
 }
@@ -152,8 +175,10 @@ TEST(Gpu, attention_output) {
 TEST(Gpu, moe_route) {
   FATHOM_NEEDS_GPU();
   Random random;
-  for (const auto& [tokens, hidden, experts, topk] : {std::array<std::int64_t, 4>{1, 256, 16, 2}, {129, 4096, 256, 6}, {7, 128, 5, 3}, {9, 7168, 384, 6}}) {
+  for (const auto& [tokens, hidden, experts, topk] :
+       {std::array<std::int64_t, 4>{1, 256, 16, 2}, {129, 4096, 256, 6}, {7, 128, 5, 3}, {9, 7168, 384, 6}}) {
     for (const bool hashed : {false, true}) {
+      if (reduced() && tokens > 10) continue;
       Arena arena;
       const Tensor x = random_bf16_valued(random, {tokens, hidden});
       const TestWeight gate = random_weight(random, WeightFormat::kBf16, experts, hidden);
@@ -161,27 +186,35 @@ TEST(Gpu, moe_route) {
       const Tensor bias = random_f32(random, {experts}, 0.2f);
       const std::int64_t vocab = 97;
       Tensor table(DType::kI64, {vocab, topk});
-      for (std::int64_t i = 0; i < vocab * topk; ++i) table.view().as<std::int64_t>()[i] = (i % topk + i / topk * 3) % experts;
+      for (std::int64_t i = 0; i < vocab * topk; ++i)
+        table.view().as<std::int64_t>()[i] = (i % topk + i / topk * 3) % experts;
       std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
       for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random.integer(0, vocab));
       const Tensor token_ids = make_i32({tokens}, ids);
       const Tensor want_ids = poisoned(DType::kI32, {tokens, topk}), want = poisoned(DType::kF32, {tokens, topk});
-      const MoeRouteDesc desc{tokens, hidden, static_cast<std::int32_t>(experts), static_cast<std::int32_t>(topk), 1.5f, true};
+      const MoeRouteDesc desc{tokens, hidden, static_cast<std::int32_t>(experts), static_cast<std::int32_t>(topk),
+                              1.5f,   true};
       const MoeRoutePlan cpu_plan = plan_moe_route(desc, kCpu), plan = plan_moe_route(desc, device_info());
-      const auto args = [&](const View& in, const LinearWeight* w, const View& b, const View& t, const View& token, const View& out_ids,
-                            const View& out) {
+      const auto args = [&](const View& in, const LinearWeight* w, const View& b, const View& t, const View& token,
+                            const View& out_ids, const View& out) {
         return MoeRouteArgs{in, w, hashed ? View{} : b, hashed ? t : View{}, hashed ? token : View{}, out_ids, out};
       };
       run_with(OpKind::kMoeRoute, "reference", kThreads, cpu_plan.workspace_bytes, [&](ExecutionContext& c) {
-        run_moe_route(c, cpu_plan, args(x.view(), &gate.weight, bias.view(), table.view(), token_ids.view(), want_ids.view(), want.view()));
+        run_moe_route(
+            c, cpu_plan,
+            args(x.view(), &gate.weight, bias.view(), table.view(), token_ids.view(), want_ids.view(), want.view()));
       });
       for (const std::string& variant : cuda_variants(OpKind::kMoeRoute)) {
-        const View got_ids = arena.poisoned(DType::kI32, {tokens, topk}), got = arena.poisoned(DType::kF32, {tokens, topk});
+        const View got_ids = arena.poisoned(DType::kI32, {tokens, topk}),
+                   got = arena.poisoned(DType::kF32, {tokens, topk});
         run_cuda(OpKind::kMoeRoute, variant, plan.workspace_bytes, [&](ExecutionContext& c) {
-          run_moe_route(c, plan, args(arena.copy_bf16(x.view()), &placed, arena.copy(bias.view()), arena.copy(table.view()),
-                                      arena.copy(token_ids.view()), got_ids, got));
+          run_moe_route(c, plan,
+                        args(arena.copy_bf16(x.view()), &placed, arena.copy(bias.view()), arena.copy(table.view()),
+                             arena.copy(token_ids.view()), got_ids, got));
         });
-        const std::string what = label(OpKind::kMoeRoute, variant, std::to_string(tokens) + " x " + std::to_string(experts) + (hashed ? " hash" : " scored"));
+        const std::string what =
+            label(OpKind::kMoeRoute, variant,
+                  std::to_string(tokens) + " x " + std::to_string(experts) + (hashed ? " hash" : " scored"));
         const std::vector<std::int32_t> chosen = read_ints(got_ids);
         const std::vector<std::int32_t> expected(want_ids.ints().begin(), want_ids.ints().end());
         EXPECT_EQ(chosen, expected) << what;
@@ -198,7 +231,8 @@ struct Experts {
   DeviceExperts packed;
 };
 
-Experts make_experts(Random& random, Arena& arena, WeightFormat format, int count, std::int64_t hidden, std::int64_t inter) {
+Experts make_experts(Random& random, Arena& arena, WeightFormat format, int count, std::int64_t hidden,
+                     std::int64_t inter) {
   Experts e;
   e.owned.reserve(static_cast<std::size_t>(3 * count + 3));
   const auto add = [&](WeightFormat f, std::int64_t n, std::int64_t k) {
@@ -231,7 +265,12 @@ TEST(Gpu, moe_experts) {
     int experts, topk;
   };
   for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kNvfp4}) {
-    for (const Case& s : {Case{1, 256, 128, 16, 2}, {9, 128, 128, 5, 3}, {33, 512, 256, 8, 6}, {129, 256, 384, 16, 2}, {3, 4096, 2048, 4, 2}}) {
+    for (const Case& s : {Case{1, 256, 128, 16, 2},
+                          {9, 128, 128, 5, 3},
+                          {33, 512, 256, 8, 6},
+                          {129, 256, 384, 16, 2},
+                          {3, 4096, 2048, 4, 2}}) {
+      if (reduced() && s.tokens * s.hidden > 4096) continue;
       Arena arena;
       const Experts e = make_experts(random, arena, format, s.experts, s.hidden, s.inter);
       const Tensor x = random_bf16_valued(random, {s.tokens, s.hidden});
@@ -252,22 +291,28 @@ TEST(Gpu, moe_experts) {
       const MoeExpertsDesc desc{s.tokens, s.hidden, s.inter, s.experts, s.topk, 10.0f, kServe};
       const MoeExpertsPlan cpu_plan = plan_moe_experts(desc, kCpu), plan = plan_moe_experts(desc, device_info());
       run_with(OpKind::kMoeExperts, "reference", kThreads, cpu_plan.workspace_bytes, [&](ExecutionContext& c) {
-        run_moe_experts(c, cpu_plan, {x.view(), id_tensor.view(), weight_tensor.view(), e.host, &e.shared_host, nullptr, want.view()});
+        run_moe_experts(
+            c, cpu_plan,
+            {x.view(), id_tensor.view(), weight_tensor.view(), e.host, &e.shared_host, nullptr, want.view()});
       });
-      const View gpu_x = arena.copy_bf16(x.view()), gpu_ids = arena.copy(id_tensor.view()), gpu_weights = arena.copy(weight_tensor.view());
+      const View gpu_x = arena.copy_bf16(x.view()), gpu_ids = arena.copy(id_tensor.view()),
+                 gpu_weights = arena.copy(weight_tensor.view());
       for (const std::string& variant : cuda_variants(OpKind::kMoeExperts)) {
         const View got = arena.poisoned(DType::kBF16, {s.tokens, s.hidden});
         run_cuda(OpKind::kMoeExperts, variant, plan.workspace_bytes, [&](ExecutionContext& c) {
           run_moe_experts(c, plan, {gpu_x, gpu_ids, gpu_weights, e.host, &e.shared, &e.packed, got});
         });
         const std::string what = label(OpKind::kMoeExperts, variant,
-                                       (format == WeightFormat::kMxfp4 ? "MXFP4 " : "NVFP4 ") + std::to_string(s.tokens) + " x " + std::to_string(s.hidden));
+                                       (format == WeightFormat::kMxfp4 ? "MXFP4 " : "NVFP4 ") +
+                                           std::to_string(s.tokens) + " x " + std::to_string(s.hidden));
         // t passes bf16 and AQ inside: a sum in another order may move it to its neighbour.
         expect_close(read_floats(got), want.floats(), true, 4e-3, what);
         for (const std::int64_t row : {std::int64_t{0}, s.tokens - 1}) {
           const View alone = arena.poisoned(DType::kBF16, {1, s.hidden});
           run_cuda(OpKind::kMoeExperts, variant, plan.workspace_bytes, [&](ExecutionContext& c) {
-            run_moe_experts(c, plan, {gpu_x.rows(row, row + 1), gpu_ids.rows(row, row + 1), gpu_weights.rows(row, row + 1), e.host, &e.shared, &e.packed, alone});
+            run_moe_experts(c, plan,
+                            {gpu_x.rows(row, row + 1), gpu_ids.rows(row, row + 1), gpu_weights.rows(row, row + 1),
+                             e.host, &e.shared, &e.packed, alone});
           });
           EXPECT_EQ(read_floats(alone), read_floats(got.rows(row, row + 1))) << what << " row " << row;
         }
@@ -291,14 +336,18 @@ TEST(Gpu, draft_input) {
     const DraftInputDesc desc{tokens, hidden, 4, 1e-6f, kServe};
     const DraftInputPlan cpu_plan = plan_draft_input(desc, kCpu), plan = plan_draft_input(desc, device_info());
     run_with(OpKind::kDraftInput, "reference", kThreads, cpu_plan.workspace_bytes, [&](ExecutionContext& c) {
-      run_draft_input(c, cpu_plan, {e.view(), h.view(), enorm.view(), hnorm.view(), &e_proj.weight, &h_proj.weight, want.view()});
+      run_draft_input(c, cpu_plan,
+                      {e.view(), h.view(), enorm.view(), hnorm.view(), &e_proj.weight, &h_proj.weight, want.view()});
     });
     for (const std::string& variant : cuda_variants(OpKind::kDraftInput)) {
       const View got = arena.poisoned(DType::kBF16, {tokens, 4, hidden});
       run_cuda(OpKind::kDraftInput, variant, plan.workspace_bytes, [&](ExecutionContext& c) {
-        run_draft_input(c, plan, {arena.copy_bf16(e.view()), arena.copy_bf16(h.view()), arena.copy(enorm.view()), arena.copy(hnorm.view()), &ew, &hw, got});
+        run_draft_input(c, plan,
+                        {arena.copy_bf16(e.view()), arena.copy_bf16(h.view()), arena.copy(enorm.view()),
+                         arena.copy(hnorm.view()), &ew, &hw, got});
       });
-      expect_close(read_floats(got), want.floats(), true, 3e-3, label(OpKind::kDraftInput, variant, std::to_string(tokens) + " rows"));
+      expect_close(read_floats(got), want.floats(), true, 3e-3,
+                   label(OpKind::kDraftInput, variant, std::to_string(tokens) + " rows"));
     }
   }
 }

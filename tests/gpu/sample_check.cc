@@ -31,11 +31,13 @@ TEST(Gpu, sample) {
       choice.push_back(static_cast<std::uint32_t>(r % 3));
       position.push_back(random.integer(1, 1'000'000));
     }
-    const auto copy = [&](auto& v, DType dtype) { return arena.copy(make_view(v.data(), dtype, {static_cast<std::int64_t>(v.size())})); };
+    const auto copy = [&](auto& v, DType dtype) {
+      return arena.copy(make_view(v.data(), dtype, {static_cast<std::int64_t>(v.size())}));
+    };
     DeviceSampleArgs args;
     args.logits = arena.copy(make_view(logits.data(), {rows, vocab}));
-    args.temperature = copy(temperature, DType::kF32), args.seed = copy(seed, DType::kU64), args.choice = copy(choice, DType::kU32),
-    args.position = copy(position, DType::kI64);
+    args.temperature = copy(temperature, DType::kF32), args.seed = copy(seed, DType::kU64),
+    args.choice = copy(choice, DType::kU32), args.position = copy(position, DType::kI64);
     args.tokens = arena.poisoned(DType::kI32, {rows}), args.logprobs = arena.poisoned(DType::kF32, {rows});
     run_cuda(OpKind::kEmbed, "simt", 0, [&](ExecutionContext& c) { sample_rows_cuda(c, args); });
     const std::vector<std::int32_t> tokens = read_ints(args.tokens);
@@ -46,13 +48,16 @@ TEST(Gpu, sample) {
       SampleSpec spec;
       const auto i = static_cast<std::size_t>(r);
       spec.temperature = temperature[i], spec.seed = seed[i], spec.choice = choice[i], spec.num_logprobs = 0;
-      const SampledToken want = sample_token(std::span(logits).subspan(i * static_cast<std::size_t>(vocab), static_cast<std::size_t>(vocab)), position[i], spec, workspace);
+      const SampledToken want =
+          sample_token(std::span(logits).subspan(i * static_cast<std::size_t>(vocab), static_cast<std::size_t>(vocab)),
+                       position[i], spec, workspace);
       different += want.token != tokens[i] ? 1 : 0;
       EXPECT_EQ(tokens[i], want.token) << "row " << r << " of " << vocab << ", T " << temperature[i];
       EXPECT_NEAR(logprobs[i], want.logprob, 1e-4f * (1.0f + std::fabs(want.logprob))) << "row " << r;
     }
     char text[120];
-    std::snprintf(text, sizeof(text), "  sample/rows 48 x %-6lld %d tokens differ from the host's%s", static_cast<long long>(vocab), different, different > 0 ? "  FAILED" : "");
+    std::snprintf(text, sizeof(text), "  sample/rows 48 x %-6lld %d tokens differ from the host's%s",
+                  static_cast<long long>(vocab), different, different > 0 ? "  FAILED" : "");
     report(text);
   }
 }

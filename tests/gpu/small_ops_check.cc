@@ -47,13 +47,14 @@ TEST(Gpu, embed) {
   for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random.integer(0, vocab));
   const Tensor id_tensor = make_i32({tokens}, ids);
   const Tensor want = poisoned(DType::kF32, {tokens, 4, hidden});
-  run_with(OpKind::kEmbed, "reference", 1, 0, [&](ExecutionContext& c) {
+  run_with(OpKind::kEmbed, "reference", 1, kReferenceScratch, [&](ExecutionContext& c) {
     run_embed(c, plan_embed({hidden, 4}, kCpu), {id_tensor.view(), table.view(), want.view()});
   });
   for (const std::string& variant : cuda_variants(OpKind::kEmbed)) {
     const View got = arena.poisoned(DType::kBF16, {tokens, 4, hidden});
     run_cuda(OpKind::kEmbed, variant, 0, [&](ExecutionContext& c) {
-      run_embed(c, plan_embed({hidden, 4}, device_info()), {arena.copy(id_tensor.view()), arena.copy(table.view()), got});
+      run_embed(c, plan_embed({hidden, 4}, device_info()),
+                {arena.copy(id_tensor.view()), arena.copy(table.view()), got});
     });
     expect_close(read_floats(got), want.floats(), true, 0.0, label(OpKind::kEmbed, variant, "129 x 256"));
   }
@@ -62,17 +63,20 @@ TEST(Gpu, embed) {
 TEST(Gpu, rms_norm) {
   FATHOM_NEEDS_GPU();
   Random random;
-  for (const auto& [rows, width] : {std::pair<std::int64_t, std::int64_t>{1, 128}, {7, 1024}, {129, 4096}, {33, 7168}}) {
+  for (const auto& [rows, width] :
+       {std::pair<std::int64_t, std::int64_t>{1, 128}, {7, 1024}, {129, 4096}, {33, 7168}}) {
     Arena arena;
     const Tensor x = random_bf16_valued(random, {rows, width}), weight = random_bf16(random, {width}, 0.5f, 1.0f);
     const Tensor want = poisoned(DType::kF32, {rows, width});
     const RmsNormDesc desc{width, 1e-6f, kServe};
-    run_with(OpKind::kRmsNorm, "reference", 4, 0,
-             [&](ExecutionContext& c) { run_rms_norm(c, plan_rms_norm(desc, kCpu), {x.view(), weight.view(), want.view()}); });
+    run_with(OpKind::kRmsNorm, "reference", 4, kReferenceScratch, [&](ExecutionContext& c) {
+      run_rms_norm(c, plan_rms_norm(desc, kCpu), {x.view(), weight.view(), want.view()});
+    });
     for (const std::string& variant : cuda_variants(OpKind::kRmsNorm)) {
       const View got = arena.poisoned(DType::kBF16, {rows, width});
       run_cuda(OpKind::kRmsNorm, variant, 0, [&](ExecutionContext& c) {
-        run_rms_norm(c, plan_rms_norm(desc, device_info()), {arena.copy_bf16(x.view()), arena.copy(weight.view()), got});
+        run_rms_norm(c, plan_rms_norm(desc, device_info()),
+                     {arena.copy_bf16(x.view()), arena.copy(weight.view()), got});
       });
       expect_close(read_floats(got), want.floats(), true, 1e-3,
                    label(OpKind::kRmsNorm, variant, std::to_string(rows) + " x " + std::to_string(width)));
@@ -85,10 +89,11 @@ TEST(Gpu, rope_rows) {
   Arena arena;
   std::vector<std::int32_t> positions = {0, 1, 127, 128, 5000, 65535, 65536, 100000, 999999, 1000000, 1048575};
   const auto rows = static_cast<std::int64_t>(positions.size());
-  const std::vector<float> window = make_rope_frequencies(10000, 64, {}), compressed = make_rope_frequencies(160000, 64, {16.0f});
+  const std::vector<float> window = make_rope_frequencies(10000, 64, {}),
+                           compressed = make_rope_frequencies(160000, 64, {16.0f});
   const Tensor p = make_i32({rows}, positions), w = make_f32({32}, window), f = make_f32({32}, compressed);
   const Tensor want_w = poisoned(DType::kF32, {rows, 32, 2}), want_c = poisoned(DType::kF32, {rows, 32, 2});
-  run_with(OpKind::kRopeRows, "reference", 1, 0, [&](ExecutionContext& c) {
+  run_with(OpKind::kRopeRows, "reference", 1, kReferenceScratch, [&](ExecutionContext& c) {
     run_rope_rows(c, plan_rope_rows({64}, kCpu), {p.view(), w.view(), f.view(), want_w.view(), want_c.view()});
   });
   for (const std::string& variant : cuda_variants(OpKind::kRopeRows)) {
@@ -97,8 +102,10 @@ TEST(Gpu, rope_rows) {
       run_rope_rows(c, plan_rope_rows({64}, device_info()),
                     {arena.copy(p.view()), arena.copy(w.view()), arena.copy(f.view()), got_w, got_c});
     });
-    expect_close(read_floats(got_w), want_w.floats(), false, 1e-6, label(OpKind::kRopeRows, variant, "window, to 1048575"));
-    expect_close(read_floats(got_c), want_c.floats(), false, 1e-6, label(OpKind::kRopeRows, variant, "YaRN, to 1048575"));
+    expect_close(read_floats(got_w), want_w.floats(), false, 1e-6,
+                 label(OpKind::kRopeRows, variant, "window, to 1048575"));
+    expect_close(read_floats(got_c), want_c.floats(), false, 1e-6,
+                 label(OpKind::kRopeRows, variant, "YaRN, to 1048575"));
   }
 }
 
@@ -121,13 +128,14 @@ TEST(Gpu, q_norm_rope) {
     const Tensor q = random_bf16_valued(random, {rows, heads * 512}, 2.0f), rope = random_rope(random, rows);
     const Tensor want = poisoned(DType::kF32, {rows, heads, 512});
     const QNormRopeDesc desc{heads, 512, 64, 1e-6f, kServe};
-    run_with(OpKind::kQNormRope, "reference", 4, 0, [&](ExecutionContext& c) {
+    run_with(OpKind::kQNormRope, "reference", 4, kReferenceScratch, [&](ExecutionContext& c) {
       run_q_norm_rope(c, plan_q_norm_rope(desc, kCpu), {q.view(), rope.view(), want.view()});
     });
     for (const std::string& variant : cuda_variants(OpKind::kQNormRope)) {
       const View got = arena.poisoned(DType::kBF16, {rows, heads, 512});
       run_cuda(OpKind::kQNormRope, variant, 0, [&](ExecutionContext& c) {
-        run_q_norm_rope(c, plan_q_norm_rope(desc, device_info()), {arena.copy_bf16(q.view()), arena.copy(rope.view()), got});
+        run_q_norm_rope(c, plan_q_norm_rope(desc, device_info()),
+                        {arena.copy_bf16(q.view()), arena.copy(rope.view()), got});
       });
       expect_close(read_floats(got), want.floats(), true, 1e-3,
                    label(OpKind::kQNormRope, variant, std::to_string(rows) + " x " + std::to_string(heads)));
@@ -143,16 +151,18 @@ TEST(Gpu, index_query) {
     const Tensor q = random_bf16_valued(random, {rows, heads * 128}), rope = random_rope(random, rows);
     const Tensor want = poisoned(DType::kF32, {rows, heads, 128});
     const IndexQueryDesc desc{heads, 128, 64, kServe};
-    run_with(OpKind::kIndexQuery, "reference", 4, 0, [&](ExecutionContext& c) {
+    run_with(OpKind::kIndexQuery, "reference", 4, kReferenceScratch, [&](ExecutionContext& c) {
       run_index_query(c, plan_index_query(desc, kCpu), {q.view(), rope.view(), want.view()});
     });
     for (const std::string& variant : cuda_variants(OpKind::kIndexQuery)) {
       const View got = arena.poisoned(DType::kBF16, {rows, heads, 128});
       run_cuda(OpKind::kIndexQuery, variant, 0, [&](ExecutionContext& c) {
-        run_index_query(c, plan_index_query(desc, device_info()), {arena.copy_bf16(q.view()), arena.copy(rope.view()), got});
+        run_index_query(c, plan_index_query(desc, device_info()),
+                        {arena.copy_bf16(q.view()), arena.copy(rope.view()), got});
       });
-      expect_close(read_floats(got), want.floats(), true, 0.0,
-                   label(OpKind::kIndexQuery, variant, std::to_string(rows) + " x " + std::to_string(heads) + " (exact)"));
+      expect_close(
+          read_floats(got), want.floats(), true, 0.0,
+          label(OpKind::kIndexQuery, variant, std::to_string(rows) + " x " + std::to_string(heads) + " (exact)"));
     }
   }
 }
@@ -192,7 +202,7 @@ TEST(Gpu, kv_write) {
     const KvWriteDesc desc{cache.layer(), 1e-6f, kServe};
     const CachePools pools = copy_pools(arena, cache);
     const StepRows device_rows = copy_rows(arena, step.rows());
-    run_with(OpKind::kKvWrite, "reference", 4, 0, [&](ExecutionContext& c) {
+    run_with(OpKind::kKvWrite, "reference", 4, kReferenceScratch, [&](ExecutionContext& c) {
       run_kv_write(c, plan_kv_write(desc, kCpu), {&step.rows(), cache.pools(), kv.view(), norm.view(), rope.view()});
     });
     run_cuda(OpKind::kKvWrite, variant, 0, [&](ExecutionContext& c) {
@@ -218,14 +228,16 @@ TEST(Gpu, compress_kv) {
       const Tensor ape = random_f32(random, {ratio, width}), norm = random_bf16(random, {desc.width()}, 0.3f, 1.0f);
       const CachePools pools = copy_pools(arena, cache);
       // A prefill, then a decode step of several sequences that continues it.
-      const std::vector<std::vector<StepPart>> steps = {{{0, 0, 133}, {1, 0, 255}}, {{0, 133, 3}, {1, 255, 1}, {2, 0, 5}},
-                                                        {{0, 136, 120}}, {{1, 256, 1}, {2, 5, 4}, {0, 256, 8}}};
+      const std::vector<std::vector<StepPart>> steps = {{{0, 0, 133}, {1, 0, 255}},
+                                                        {{0, 133, 3}, {1, 255, 1}, {2, 0, 5}},
+                                                        {{0, 136, 120}},
+                                                        {{1, 256, 1}, {2, 5, 4}, {0, 256, 8}}};
       for (const std::vector<StepPart>& parts : steps) {
         const TestStep step = cache.make_step(parts);
         const std::int64_t rows = step.rows().num_tokens;
         const Tensor u = random_f32(random, {rows, width}), g = random_f32(random, {rows, width}, 2.0f);
         const StepRows device_rows = copy_rows(arena, step.rows());
-        run_with(OpKind::kCompressKv, "reference", 4, 0, [&](ExecutionContext& c) {
+        run_with(OpKind::kCompressKv, "reference", 4, kReferenceScratch, [&](ExecutionContext& c) {
           run_compress_kv(c, plan_compress_kv(desc, kCpu),
                           {&step.rows(), cache.pools(), u.view(), g.view(), ape.view(), norm.view(), f.view()});
         });
@@ -245,11 +257,15 @@ TEST(Gpu, compress_kv) {
 TEST(Gpu, hyper_connection) {
   FATHOM_NEEDS_GPU();
   Random random;
-  for (const auto& [tokens, hidden] : {std::pair<std::int64_t, std::int64_t>{1, 128}, {9, 256}, {3, 4096}, {129, 1024}, {2, 7168}}) {
+  for (const auto& [tokens, hidden] :
+       {std::pair<std::int64_t, std::int64_t>{1, 128}, {9, 256}, {3, 4096}, {129, 1024}, {2, 7168}}) {
     for (const bool has_post : {true, false}) {
+      if (reduced() && tokens > 9) continue;
       Arena arena;
-      const Tensor h = random_bf16_valued(random, {tokens, 4, hidden}), y = random_bf16_valued(random, {tokens, hidden});
-      const Tensor post = random_f32(random, {tokens, 4}, 0.3f, 1.0f), comb = random_f32(random, {tokens, 4, 4}, 0.1f, 0.25f);
+      const Tensor h = random_bf16_valued(random, {tokens, 4, hidden}),
+                   y = random_bf16_valued(random, {tokens, hidden});
+      const Tensor post = random_f32(random, {tokens, 4}, 0.3f, 1.0f),
+                   comb = random_f32(random, {tokens, 4, 4}, 0.1f, 0.25f);
       const Tensor fn = random_f32(random, {24, 4 * hidden}, 0.02f), base = random_f32(random, {24}, 0.5f),
                    scale = random_f32(random, {3}, 0.2f, 1.0f), norm = random_bf16(random, {hidden}, 0.3f, 1.0f);
       const Tensor next = poisoned(DType::kF32, {tokens, 4, hidden}), next_post = poisoned(DType::kF32, {tokens, 4}),
@@ -257,27 +273,32 @@ TEST(Gpu, hyper_connection) {
       const HyperConnectionDesc desc{hidden, 4, 20, 1e-6f, 1e-6f, kServe, tokens};
       HyperConnectionArgs args;
       args.streams = h.view();
-      if (has_post) args.sublayer_out = y.view(), args.post = post.view(), args.comb = comb.view(), args.next_streams = next.view();
+      if (has_post)
+        args.sublayer_out = y.view(), args.post = post.view(), args.comb = comb.view(), args.next_streams = next.view();
       args.next = {fn.view(), base.view(), scale.view()};
-      args.norm_weight = norm.view(), args.next_post = next_post.view(), args.next_comb = next_comb.view(), args.normed = normed.view();
-      run_with(OpKind::kHyperConnection, "reference", 4, 0,
+      args.norm_weight = norm.view(), args.next_post = next_post.view(), args.next_comb = next_comb.view(),
+      args.normed = normed.view();
+      run_with(OpKind::kHyperConnection, "reference", 4, kReferenceScratch,
                [&](ExecutionContext& c) { run_hyper_connection(c, plan_hyper_connection(desc, kCpu), args); });
       for (const std::string& variant : cuda_variants(OpKind::kHyperConnection)) {
         HyperConnectionArgs gpu;
         gpu.streams = arena.copy_bf16(h.view());
         if (has_post) {
-          gpu.sublayer_out = arena.copy_bf16(y.view()), gpu.post = arena.copy(post.view()), gpu.comb = arena.copy(comb.view());
+          gpu.sublayer_out = arena.copy_bf16(y.view()), gpu.post = arena.copy(post.view()),
+          gpu.comb = arena.copy(comb.view());
           gpu.next_streams = arena.poisoned(DType::kBF16, {tokens, 4, hidden});
         }
         gpu.next = {arena.copy(fn.view()), arena.copy(base.view()), arena.copy(scale.view())};
         gpu.norm_weight = arena.copy(norm.view());
-        gpu.next_post = arena.poisoned(DType::kF32, {tokens, 4}), gpu.next_comb = arena.poisoned(DType::kF32, {tokens, 4, 4});
+        gpu.next_post = arena.poisoned(DType::kF32, {tokens, 4}),
+        gpu.next_comb = arena.poisoned(DType::kF32, {tokens, 4, 4});
         gpu.normed = arena.poisoned(DType::kBF16, {tokens, hidden});
         const HyperConnectionPlan plan = plan_hyper_connection(desc, device_info());
         run_cuda(OpKind::kHyperConnection, variant, plan.workspace_bytes,
                  [&](ExecutionContext& c) { run_hyper_connection(c, plan, gpu); });
-        const std::string what = label(OpKind::kHyperConnection, variant,
-                                       std::to_string(tokens) + " x 4 x " + std::to_string(hidden) + (has_post ? "" : " first"));
+        const std::string what =
+            label(OpKind::kHyperConnection, variant,
+                  std::to_string(tokens) + " x 4 x " + std::to_string(hidden) + (has_post ? "" : " first"));
         if (has_post) expect_close(read_floats(gpu.next_streams), next.floats(), true, 1e-3, what + " h'");
         expect_close(read_floats(gpu.next_post), next_post.floats(), false, 1e-5, what + " post");
         expect_close(read_floats(gpu.next_comb), next_comb.floats(), false, 1e-5, what + " comb");
@@ -298,19 +319,27 @@ TEST(Gpu, hc_head) {
                scale = random_f32(random, {1}, 0.2f, 1.0f), norm = random_bf16(random, {hidden}, 0.3f, 1.0f);
   const Tensor collapsed = poisoned(DType::kF32, {rows, hidden}), normed = poisoned(DType::kF32, {rows, hidden});
   const HcHeadDesc desc{hidden, 4, 1e-6f, 1e-6f, kServe};
-  run_with(OpKind::kHcHead, "reference", 4, 0, [&](ExecutionContext& c) {
-    run_hc_head(c, plan_hc_head(desc, kCpu),
-                {h.view(), index.view(), {fn.view(), base.view(), scale.view()}, norm.view(), collapsed.view(), normed.view()});
+  run_with(OpKind::kHcHead, "reference", 4, kReferenceScratch, [&](ExecutionContext& c) {
+    run_hc_head(
+        c, plan_hc_head(desc, kCpu),
+        {h.view(), index.view(), {fn.view(), base.view(), scale.view()}, norm.view(), collapsed.view(), normed.view()});
   });
   for (const std::string& variant : cuda_variants(OpKind::kHcHead)) {
     const View got_x = arena.poisoned(DType::kBF16, {rows, hidden}), got = arena.poisoned(DType::kBF16, {rows, hidden});
     const HcHeadPlan plan = plan_hc_head(desc, device_info());
     run_cuda(OpKind::kHcHead, variant, plan.workspace_bytes, [&](ExecutionContext& c) {
-      run_hc_head(c, plan, {arena.copy_bf16(h.view()), arena.copy(index.view()),
-                            {arena.copy(fn.view()), arena.copy(base.view()), arena.copy(scale.view())}, arena.copy(norm.view()), got_x, got});
+      run_hc_head(c, plan,
+                  {arena.copy_bf16(h.view()),
+                   arena.copy(index.view()),
+                   {arena.copy(fn.view()), arena.copy(base.view()), arena.copy(scale.view())},
+                   arena.copy(norm.view()),
+                   got_x,
+                   got});
     });
-    expect_close(read_floats(got_x), collapsed.floats(), true, 1e-3, label(OpKind::kHcHead, variant, "5 of 33 rows, collapsed"));
-    expect_close(read_floats(got), normed.floats(), true, 1e-3, label(OpKind::kHcHead, variant, "5 of 33 rows, normed"));
+    expect_close(read_floats(got_x), collapsed.floats(), true, 1e-3,
+                 label(OpKind::kHcHead, variant, "5 of 33 rows, collapsed"));
+    expect_close(read_floats(got), normed.floats(), true, 1e-3,
+                 label(OpKind::kHcHead, variant, "5 of 33 rows, normed"));
   }
 }
 

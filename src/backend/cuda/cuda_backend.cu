@@ -50,9 +50,10 @@ class CudaBackend final : public Backend {
       static_cast<void>(cudaGetLastError());  // an allocation's failure is not sticky
       std::size_t free_bytes = 0, total_bytes = 0;
       static_cast<void>(cudaMemGetInfo(&free_bytes, &total_bytes));
-      return resource_exhausted("cannot allocate " + format_bytes(num_bytes) + " on " + name_ + " for " + std::string(purpose) + ": " +
-                                format_bytes(static_cast<std::int64_t>(free_bytes)) + " of " +
-                                format_bytes(static_cast<std::int64_t>(total_bytes)) + " are free; " + error_text(error));
+      return resource_exhausted("cannot allocate " + format_bytes(num_bytes) + " on " + name_ + " for " +
+                                std::string(purpose) + ": " + format_bytes(static_cast<std::int64_t>(free_bytes)) +
+                                " of " + format_bytes(static_cast<std::int64_t>(total_bytes)) + " are free; " +
+                                error_text(error));
     }
     DeviceMemory memory;
     memory.data = static_cast<std::byte*>(data);
@@ -65,7 +66,9 @@ class CudaBackend final : public Backend {
   Status upload(std::byte* device_data, const std::byte* host, std::int64_t num_bytes) override {
     if (num_bytes == 0) return {};
     if (num_bytes > kStagingBytes) {
-      FATHOM_RETURN_IF_ERROR(status_of(cudaMemcpyAsync(device_data, host, static_cast<std::size_t>(num_bytes), cudaMemcpyHostToDevice, stream_), "upload"));
+      FATHOM_RETURN_IF_ERROR(status_of(
+          cudaMemcpyAsync(device_data, host, static_cast<std::size_t>(num_bytes), cudaMemcpyHostToDevice, stream_),
+          "upload"));
       return finish();
     }
     if (staging_ == nullptr) {
@@ -78,17 +81,21 @@ class CudaBackend final : public Backend {
     std::byte* from = static_cast<std::byte*>(staging_) + staging_used_;
     std::memcpy(from, host, static_cast<std::size_t>(num_bytes));
     staging_used_ += round_up(num_bytes, 256);
-    return status_of(cudaMemcpyAsync(device_data, from, static_cast<std::size_t>(num_bytes), cudaMemcpyHostToDevice, stream_), "upload");
+    return status_of(
+        cudaMemcpyAsync(device_data, from, static_cast<std::size_t>(num_bytes), cudaMemcpyHostToDevice, stream_),
+        "upload");
   }
   Status download(std::byte* host, const std::byte* device_data, std::int64_t num_bytes) override {
     if (num_bytes == 0) return {};
     FATHOM_RETURN_IF_ERROR(status_of(
-        cudaMemcpyAsync(host, device_data, static_cast<std::size_t>(num_bytes), cudaMemcpyDeviceToHost, stream_), "download"));
+        cudaMemcpyAsync(host, device_data, static_cast<std::size_t>(num_bytes), cudaMemcpyDeviceToHost, stream_),
+        "download"));
     return finish();
   }
   Status copy(std::byte* to, const std::byte* from, std::int64_t num_bytes) override {
     if (num_bytes == 0) return {};
-    return status_of(cudaMemcpyAsync(to, from, static_cast<std::size_t>(num_bytes), cudaMemcpyDeviceToDevice, stream_), "copy");
+    return status_of(cudaMemcpyAsync(to, from, static_cast<std::size_t>(num_bytes), cudaMemcpyDeviceToDevice, stream_),
+                     "copy");
   }
   Status finish() override {
     FATHOM_RETURN_IF_ERROR(status_of(cudaStreamSynchronize(stream_), "the step"));
@@ -126,7 +133,8 @@ class CudaBackend final : public Backend {
     return context;
   }
 
-  Status launch_captured(const CaptureKey& key, ExecutionContext& context, const std::function<void(ExecutionContext&)>& launches) override {
+  Status launch_captured(const CaptureKey& key, ExecutionContext& context,
+                         const std::function<void(ExecutionContext&)>& launches) override {
     const auto found = graphs_.find(key);
     if (found != graphs_.end()) return status_of(cudaGraphLaunch(found->second, stream_), "a captured step");
     // The first time runs uncaptured: it loads kernels and raises their limits, which capture does not allow.
@@ -135,7 +143,8 @@ class CudaBackend final : public Backend {
       return status_of(cudaGetLastError(), "a launch");
     }
     cudaGraph_t graph = nullptr;
-    FATHOM_RETURN_IF_ERROR(status_of(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture"));
+    FATHOM_RETURN_IF_ERROR(
+        status_of(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture"));
     launches(context);
     FATHOM_RETURN_IF_ERROR(status_of(cudaStreamEndCapture(stream_, &graph), "ending a capture"));
     cudaGraphExec_t exec = nullptr;
@@ -168,12 +177,14 @@ Result<std::unique_ptr<Backend>> make_cuda_backend() {
   if (error == cudaErrorInsufficientDriver) {
     int driver = 0;
     static_cast<void>(cudaDriverGetVersion(&driver));
-    return failed_precondition("the NVIDIA driver supports CUDA " + std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10) +
+    return failed_precondition("the NVIDIA driver supports CUDA " + std::to_string(driver / 1000) + "." +
+                               std::to_string(driver % 1000 / 10) +
                                "; this program needs 13.0: install a driver of branch 580 or newer, or run on the CPU");
   }
   if (error != cudaSuccess || count == 0) {
-    return failed_precondition("no CUDA device: " + (error != cudaSuccess ? error_text(error) : std::string("the driver lists none")) +
-                               "; run on the CPU, or check that nvidia-smi sees the card");
+    return failed_precondition(
+        "no CUDA device: " + (error != cudaSuccess ? error_text(error) : std::string("the driver lists none")) +
+        "; run on the CPU, or check that nvidia-smi sees the card");
   }
   cudaDeviceProp properties{};
   FATHOM_RETURN_IF_ERROR(status_of(cudaGetDeviceProperties(&properties, 0), "reading the device's properties"));
@@ -184,8 +195,9 @@ Result<std::unique_ptr<Backend>> make_cuda_backend() {
   info.compute_capability = properties.major * 10 + properties.minor;
   info.shared_memory_per_block_bytes = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin);
   if (info.compute_capability < 80) {
-    return failed_precondition(std::string(properties.name) + " has compute capability " + std::to_string(properties.major) + "." +
-                               std::to_string(properties.minor) + "; the kernels need 8.0 or newer");
+    return failed_precondition(std::string(properties.name) + " has compute capability " +
+                               std::to_string(properties.major) + "." + std::to_string(properties.minor) +
+                               "; the kernels need 8.0 or newer");
   }
   cudaStream_t stream = nullptr;
   FATHOM_RETURN_IF_ERROR(status_of(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream"));

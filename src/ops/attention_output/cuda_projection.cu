@@ -16,7 +16,8 @@ Calls make_calls(ExecutionContext& context, const AttentionOutputPlan& plan, con
   const AttentionOutputDesc& d = plan.desc;
   const auto num_tokens = static_cast<std::int32_t>(args.o.shape[0]);
   const std::int64_t inner = d.num_groups * d.o_lora_rank;
-  FATHOM_CHECK(args.wo_a->in_features == d.group_in && args.wo_a->out_features == inner, "wo_a [groups * rank, group_in]");
+  FATHOM_CHECK(args.wo_a->in_features == d.group_in && args.wo_a->out_features == inner,
+               "wo_a [groups * rank, group_in]");
   auto* z = reinterpret_cast<Bf16Bits*>(context.scratch);
   Bf16Bits* quantised = z + num_tokens * inner;
   return {{args.o.as<Bf16Bits>(), d.num_groups * d.group_in, num_tokens},
@@ -30,12 +31,14 @@ Calls make_calls(ExecutionContext& context, const AttentionOutputPlan& plan, con
 
 }  // namespace
 
-void attention_output_naive(ExecutionContext& context, const AttentionOutputPlan& plan, const AttentionOutputArgs& args) {
+void attention_output_naive(ExecutionContext& context, const AttentionOutputPlan& plan,
+                            const AttentionOutputArgs& args) {
   const Calls calls = make_calls(context, plan, args);
   if (calls.a.num_tokens == 0) return;
   const cudaStream_t stream = stream_of(context);
   launch_linear_naive(calls.a, {&calls.wo_a, 1}, nullptr, stream);
-  if (calls.wo_b.quantise) launch_quantise_rows(calls.z, calls.b.x_stride, calls.quantised, calls.b.num_tokens, calls.b.x_stride, stream);
+  if (calls.wo_b.quantise)
+    launch_quantise_rows(calls.z, calls.b.x_stride, calls.quantised, calls.b.num_tokens, calls.b.x_stride, stream);
   launch_linear_naive(calls.b, {&calls.wo_b, 1}, calls.quantised, stream);
 }
 

@@ -36,7 +36,8 @@ __device__ __forceinline__ float pool_channel(const Source& source, int group, i
   const bool overlap = ratio == 4;
   const int previous = overlap && group > 0 ? 4 : 0;
   float peak = -INFINITY;
-  for (int i = -previous; i < ratio; ++i) peak = fmaxf(peak, source.g(begin + i, overlap && i >= 0 ? width + channel : channel));
+  for (int i = -previous; i < ratio; ++i)
+    peak = fmaxf(peak, source.g(begin + i, overlap && i >= 0 ? width + channel : channel));
   double denominator = 0.0, sum = 0.0;
   for (int i = -previous; i < ratio; ++i) {
     const int c = overlap && i >= 0 ? width + channel : channel;
@@ -52,8 +53,8 @@ __device__ __forceinline__ Source make_source(const DeviceRows& rows, const Rows
   return {rows, r, first_row, rows.positions[first_row]};
 }
 
-__device__ __forceinline__ Rows32 with_state(Rows32 r, const DeviceRows& rows, const CachePools& pools, std::int64_t u_offset,
-                                             std::int64_t g_offset, int sequence) {
+__device__ __forceinline__ Rows32 with_state(Rows32 r, const DeviceRows& rows, const CachePools& pools,
+                                             std::int64_t u_offset, std::int64_t g_offset, int sequence) {
   std::byte* slab = pools.state + static_cast<std::int64_t>(rows.state_slot[sequence]) * pools.state_slot_bytes;
   r.u_state = reinterpret_cast<float*>(slab + u_offset);
   r.g_state = reinterpret_cast<float*>(slab + g_offset);
@@ -62,8 +63,8 @@ __device__ __forceinline__ Rows32 with_state(Rows32 r, const DeviceRows& rows, c
 
 // One block a row; rows that close no group leave at once. Four channels a thread.
 __global__ void __launch_bounds__(kRecordThreads)
-    emit_main(DeviceRows rows, CachePools pools, LayerCache cache, Rows32 r, const uint2* norm, const float* frequencies,
-              float eps) {
+    emit_main(DeviceRows rows, CachePools pools, LayerCache cache, Rows32 r, const uint2* norm,
+              const float* frequencies, float eps) {
   const int row = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
   const int position = rows.positions[row], sequence = rows.sequence_of[row];
   if ((position + 1) % cache.ratio != 0) return;
@@ -88,9 +89,8 @@ __global__ void __launch_bounds__(kRecordThreads)
 }
 
 // The indexer's keys: 128 channels, one a thread; Hadamard through shared memory, FQ 32 in a warp.
-__global__ void __launch_bounds__(kIndexDim)
-    emit_index(DeviceRows rows, CachePools pools, LayerCache cache, Rows32 r, const Bf16Bits* norm, const float* frequencies,
-               float eps) {
+__global__ void __launch_bounds__(kIndexDim) emit_index(DeviceRows rows, CachePools pools, LayerCache cache, Rows32 r,
+                                                        const Bf16Bits* norm, const float* frequencies, float eps) {
   __shared__ float values[kIndexDim];
   const int row = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
   const int position = rows.positions[row], sequence = rows.sequence_of[row];
@@ -99,15 +99,18 @@ __global__ void __launch_bounds__(kIndexDim)
   r = with_state(r, rows, pools, cache.index_u_offset_bytes, cache.index_g_offset_bytes, sequence);
   const Source source = make_source(rows, r, sequence);
   float v = round_bf16(pool_channel(source, group, cache.ratio, kIndexDim, t));
-  const double factor = 1.0 / sqrt(block_sum_f64<kIndexDim>(static_cast<double>(v) * v) / kIndexDim + static_cast<double>(eps));
+  const double factor =
+      1.0 / sqrt(block_sum_f64<kIndexDim>(static_cast<double>(v) * v) / kIndexDim + static_cast<double>(eps));
   v = round_bf16(static_cast<float>(static_cast<double>(bf16_to_f32(norm[t])) * (static_cast<double>(v) * factor)));
   values[t] = v;
   __syncthreads();
   if (t >= kIndexDim - kRopeDim) {
-    const float angle = __fmul_rn(static_cast<float>(group * cache.ratio), frequencies[(t - (kIndexDim - kRopeDim)) / 2]);
+    const float angle =
+        __fmul_rn(static_cast<float>(group * cache.ratio), frequencies[(t - (kIndexDim - kRopeDim)) / 2]);
     const float c = accurate_angle(angle).x, s = accurate_angle(angle).y;
     const float other = values[t ^ 1];
-    v = (t & 1) == 0 ? __fsub_rn(__fmul_rn(v, c), __fmul_rn(other, s)) : __fadd_rn(__fmul_rn(other, s), __fmul_rn(v, c));
+    v = (t & 1) == 0 ? __fsub_rn(__fmul_rn(v, c), __fmul_rn(other, s))
+                     : __fadd_rn(__fmul_rn(other, s), __fmul_rn(v, c));
     v = round_bf16(v);
   }
   __syncthreads();
@@ -124,9 +127,12 @@ __global__ void __launch_bounds__(kIndexDim)
   const std::uint32_t code = fq_code(v, exponent);
   const std::uint32_t high = __shfl_down_sync(0xffffffffu, code, 1);
   const int per_block = kBlockTokens / cache.ratio, slot = group % per_block;
-  auto* page = reinterpret_cast<std::uint8_t*>(context_block(rows, pools, sequence, group / per_block)) + cache.index_key_offset_bytes;
+  auto* page = reinterpret_cast<std::uint8_t*>(context_block(rows, pools, sequence, group / per_block)) +
+               cache.index_key_offset_bytes;
   if ((t & 1) == 0) page[slot * kIndexKeyDataBytes + t / 2] = static_cast<std::uint8_t>(code | high << 4);
-  if ((t & 31) == 0) page[per_block * kIndexKeyDataBytes + slot * kIndexKeyScaleBytes + t / 32] = static_cast<std::uint8_t>(exponent + 127);
+  if ((t & 31) == 0)
+    page[per_block * kIndexKeyDataBytes + slot * kIndexKeyScaleBytes + t / 32] =
+        static_cast<std::uint8_t>(exponent + 127);
 }
 
 // The step's last rows into the slab, after every emission has read it: only rows no later row of the step
@@ -154,8 +160,8 @@ void compress_kv_simt(ExecutionContext& context, const CompressKvPlan& plan, con
                "packed records of 512 or 128 channels");
   if (args.rows->num_tokens == 0) return;
   const DeviceRows rows = device_rows(*args.rows);
-  const Rows32 r{args.u_raw.as<float>(),           args.g_raw.as<float>(), args.ape.as<float>(), nullptr, nullptr,
-                 plan.desc.row_width(), compressor_slots(cache.ratio), cache.ratio};
+  const Rows32 r{args.u_raw.as<float>(), args.g_raw.as<float>(),        args.ape.as<float>(), nullptr, nullptr,
+                 plan.desc.row_width(),  compressor_slots(cache.ratio), cache.ratio};
   const auto blocks = static_cast<unsigned>(rows.num_tokens);
   const cudaStream_t stream = stream_of(context);
   if (main) {
@@ -165,7 +171,8 @@ void compress_kv_simt(ExecutionContext& context, const CompressKvPlan& plan, con
   } else {
     emit_index<<<blocks, kIndexDim, 0, stream>>>(rows, args.pools, cache, r, args.norm.as<Bf16Bits>(),
                                                  args.frequencies.as<float>(), plan.desc.eps);
-    write_state<<<blocks, 256, 0, stream>>>(rows, args.pools, r, cache.index_u_offset_bytes, cache.index_g_offset_bytes);
+    write_state<<<blocks, 256, 0, stream>>>(rows, args.pools, r, cache.index_u_offset_bytes,
+                                            cache.index_g_offset_bytes);
   }
 }
 

@@ -5,7 +5,9 @@
 
 namespace fathom::cuda {
 
-__device__ __forceinline__ __nv_bfloat162 as_bf162(std::uint32_t v) { return reinterpret_cast<const __nv_bfloat162&>(v); }
+__device__ __forceinline__ __nv_bfloat162 as_bf162(std::uint32_t v) {
+  return reinterpret_cast<const __nv_bfloat162&>(v);
+}
 __device__ __forceinline__ std::uint32_t as_u32(__nv_bfloat162 v) { return reinterpret_cast<const std::uint32_t&>(v); }
 __device__ __forceinline__ std::uint32_t splat_bf16(float value) {
   const std::uint32_t bits = __float_as_uint(value) >> 16;

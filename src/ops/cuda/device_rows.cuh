@@ -41,16 +41,17 @@ struct RecordAddress {
   const std::uint8_t* scale;
 };
 
-__device__ __forceinline__ std::byte* window_page(const DeviceRows& rows, const CachePools& pools, const LayerCache& cache,
-                                                  std::int32_t sequence, std::int32_t position) {
+__device__ __forceinline__ std::byte* window_page(const DeviceRows& rows, const CachePools& pools,
+                                                  const LayerCache& cache, std::int32_t sequence,
+                                                  std::int32_t position) {
   const std::int64_t entry = rows.window_offset[sequence] + position / kBlockTokens - rows.window_first[sequence];
   return pools.window + static_cast<std::int64_t>(rows.window_table[entry]) * pools.window_block_bytes +
          cache.window_offset_bytes;
 }
-__device__ __forceinline__ std::byte* context_block(const DeviceRows& rows, const CachePools& pools, std::int32_t sequence,
-                                                    std::int32_t block) {
-  return pools.context +
-         static_cast<std::int64_t>(rows.context_table[rows.context_offset[sequence] + block]) * pools.context_block_bytes;
+__device__ __forceinline__ std::byte* context_block(const DeviceRows& rows, const CachePools& pools,
+                                                    std::int32_t sequence, std::int32_t block) {
+  return pools.context + static_cast<std::int64_t>(rows.context_table[rows.context_offset[sequence] + block]) *
+                             pools.context_block_bytes;
 }
 
 // Packed key records of the real widths: 448 e4m3, 64 bf16, 7 exponents padded to 8 (spec section 10).
@@ -71,7 +72,8 @@ __device__ __forceinline__ RecordAddress window_record(const DeviceRows& rows, c
   return {page + slot * kRecordDataBytes, page + kBlockTokens * kRecordDataBytes + slot * kRecordScaleBytes};
 }
 __device__ __forceinline__ RecordAddress entry_record(const DeviceRows& rows, const CachePools& pools,
-                                                      const LayerCache& cache, std::int32_t sequence, std::int32_t entry) {
+                                                      const LayerCache& cache, std::int32_t sequence,
+                                                      std::int32_t entry) {
   const int per_block = kBlockTokens / cache.ratio;
   const auto* page = reinterpret_cast<const std::uint8_t*>(context_block(rows, pools, sequence, entry / per_block)) +
                      cache.entry_offset_bytes;

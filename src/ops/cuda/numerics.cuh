@@ -10,8 +10,12 @@ namespace fathom::cuda {
 
 using Bf16Bits = std::uint16_t;
 
-__device__ __forceinline__ float bf16_to_f32(Bf16Bits bits) { return __uint_as_float(static_cast<std::uint32_t>(bits) << 16); }
-__device__ __forceinline__ Bf16Bits f32_to_bf16(float value) { return __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
+__device__ __forceinline__ float bf16_to_f32(Bf16Bits bits) {
+  return __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
+}
+__device__ __forceinline__ Bf16Bits f32_to_bf16(float value) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
 __device__ __forceinline__ float round_bf16(float value) { return bf16_to_f32(f32_to_bf16(value)); }
 __device__ __forceinline__ float bf16_low(std::uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float bf16_high(std::uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
@@ -40,7 +44,8 @@ __device__ __forceinline__ float e8m0_to_f32(std::uint8_t code) {
 }
 // The exponent bits of an fp32 hold e4m3's when both are placed at the top of the mantissa; 2^120 moves the bias.
 __device__ __forceinline__ float e4m3_to_f32(std::uint8_t code) {
-  const std::uint32_t bits = (static_cast<std::uint32_t>(code & 0x80) << 24) | (static_cast<std::uint32_t>(code & 0x7f) << 20);
+  const std::uint32_t bits =
+      (static_cast<std::uint32_t>(code & 0x80) << 24) | (static_cast<std::uint32_t>(code & 0x7f) << 20);
   return __uint_as_float(bits) * exp2_int(120);
 }
 // Round to nearest even of a value in [-448, 448].
@@ -48,7 +53,8 @@ __device__ __forceinline__ std::uint8_t f32_to_e4m3(float value) {
   const std::uint32_t bits = __float_as_uint(value);
   const std::uint32_t sign = (bits >> 24) & 0x80u;
   const float magnitude = fabsf(value);
-  if (magnitude < 0x1p-6f) return static_cast<std::uint8_t>(sign | static_cast<std::uint32_t>(rintf(magnitude * 512.0f)));
+  if (magnitude < 0x1p-6f)
+    return static_cast<std::uint8_t>(sign | static_cast<std::uint32_t>(rintf(magnitude * 512.0f)));
   const std::uint32_t m = __float_as_uint(magnitude);
   const std::uint32_t rounded = m + 0x7ffffu + ((m >> 20) & 1u);
   return static_cast<std::uint8_t>(sign | ((rounded >> 20) - ((127u - 7u) << 3)));
@@ -77,7 +83,9 @@ __device__ __forceinline__ int ceil_log2(float t) {
 }
 // Exponents of AQ and FQ from a block's largest magnitude.
 __device__ __forceinline__ int aq_exponent(float amax) { return ceil_log2(fmaxf(amax, 1e-4f) * (1.0f / 448.0f)); }
-__device__ __forceinline__ int fq_exponent(float amax) { return ceil_log2(fmaxf(amax, 6.0f * 0x1p-126f) * (1.0f / 6.0f)); }
+__device__ __forceinline__ int fq_exponent(float amax) {
+  return ceil_log2(fmaxf(amax, 6.0f * 0x1p-126f) * (1.0f / 6.0f));
+}
 __device__ __forceinline__ std::uint8_t aq_code(float value, int exponent) {
   return f32_to_e4m3(fminf(fmaxf(scale_by_exp2(value, -exponent), -448.0f), 448.0f));
 }

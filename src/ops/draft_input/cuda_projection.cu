@@ -12,8 +12,8 @@ void rms_norm_simt(ExecutionContext& context, const RmsNormPlan& plan, const Rms
 namespace {
 
 // out[t, j] = e[t] + g[t, j], bf16 operands, one rounding.
-__global__ void __launch_bounds__(256)
-    add_broadcast(const std::uint32_t* e, const std::uint32_t* g, std::uint32_t* out, std::int64_t num_pairs, int row_pairs, int hc) {
+__global__ void __launch_bounds__(256) add_broadcast(const std::uint32_t* e, const std::uint32_t* g, std::uint32_t* out,
+                                                     std::int64_t num_pairs, int row_pairs, int hc) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
   if (i >= num_pairs) return;
   const std::uint32_t a = e[i / (static_cast<std::int64_t>(row_pairs) * hc) * row_pairs + i % row_pairs], b = g[i];

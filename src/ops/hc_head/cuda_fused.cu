@@ -61,11 +61,15 @@ void hc_head_fused(ExecutionContext& context, const HcHeadPlan& plan, const HcHe
   FATHOM_CHECK(d.hc_mult == kHcStreams, "four streams");
   const auto rows = static_cast<unsigned>(args.normed.shape[0]);
   if (rows == 0) return;
-  const HcConstants hc{args.params.fn.as<float>(), args.params.base.as<float>(), args.params.scale.as<float>(), d.hc_eps,
-                       d.rms_norm_eps, 0};
-  collapse_rows<<<rows, kThreads, 0, stream_of(context)>>>(args.streams.as<Bf16Bits>(), args.row_indices.as<std::int32_t>(), hc,
-                                                           args.norm_weight.as<Bf16Bits>(), args.collapsed.as<Bf16Bits>(),
-                                                           args.normed.as<Bf16Bits>(), static_cast<int>(d.hidden));
+  const HcConstants hc{args.params.fn.as<float>(),
+                       args.params.base.as<float>(),
+                       args.params.scale.as<float>(),
+                       d.hc_eps,
+                       d.rms_norm_eps,
+                       0};
+  collapse_rows<<<rows, kThreads, 0, stream_of(context)>>>(
+      args.streams.as<Bf16Bits>(), args.row_indices.as<std::int32_t>(), hc, args.norm_weight.as<Bf16Bits>(),
+      args.collapsed.as<Bf16Bits>(), args.normed.as<Bf16Bits>(), static_cast<int>(d.hidden));
 }
 
 }  // namespace fathom::cuda

@@ -26,8 +26,8 @@ __device__ __forceinline__ void transpose_step(float (&v)[32], int lane) {
 
 template <bool kPost, bool kPre>
 __global__ void __launch_bounds__(kThreads)
-    mix_and_sum(const Bf16Bits* h, const Bf16Bits* y, const float* post, const float* comb, Bf16Bits* next, const float* fn,
-                float* partials, int num_tokens, int hidden) {
+    mix_and_sum(const Bf16Bits* h, const Bf16Bits* y, const float* post, const float* comb, Bf16Bits* next,
+                const float* fn, float* partials, int num_tokens, int hidden) {
   __shared__ float sums[kHcRowsPerBlock][kWarps][kHcPartials];
   const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
   const int k = tid / kHcSplitChannels, c = static_cast<int>(blockIdx.x) * kHcSplitChannels + tid % kHcSplitChannels;
@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kThreads)
   float w[kHcOutputs];
   if constexpr (kPre) {
 #pragma unroll
-    for (int m = 0; m < kHcOutputs; ++m) w[m] = active ? fn[static_cast<std::int64_t>(m) * kHcStreams * hidden + k * hidden + c] : 0.0f;
+    for (int m = 0; m < kHcOutputs; ++m)
+      w[m] = active ? fn[static_cast<std::int64_t>(m) * kHcStreams * hidden + k * hidden + c] : 0.0f;
   }
   for (int i = 0; i < rows; ++i) {
     const std::int64_t token = first + i;
@@ -83,8 +84,8 @@ constexpr int kFinishThreads = 288;  // eight warps collapse and norm; the ninth
 __device__ __forceinline__ void sync_eight_warps() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
 __global__ void __launch_bounds__(kFinishThreads)
-    finish(const Bf16Bits* h, const float* partials, HcConstants hc, const Bf16Bits* norm_weight, float* next_post, float* next_comb,
-           Bf16Bits* normed, int num_splits, int hidden) {
+    finish(const Bf16Bits* h, const float* partials, HcConstants hc, const Bf16Bits* norm_weight, float* next_post,
+           float* next_comb, Bf16Bits* normed, int num_splits, int hidden) {
   __shared__ float parts[9][kHcPartials];
   __shared__ float sums[kHcPartials];
   __shared__ float squares[8];
@@ -152,7 +153,8 @@ __global__ void __launch_bounds__(kFinishThreads)
 
 }  // namespace
 
-void hyper_connection_fused(ExecutionContext& context, const HyperConnectionPlan& plan, const HyperConnectionArgs& args) {
+void hyper_connection_fused(ExecutionContext& context, const HyperConnectionPlan& plan,
+                            const HyperConnectionArgs& args) {
   const HyperConnectionDesc& d = plan.desc;
   FATHOM_CHECK(d.hc_mult == kHcStreams && d.hidden % 2 == 0 && d.hidden <= 8192, "four streams of up to 8192 channels");
   const int tokens = static_cast<int>(args.streams.shape[0]), hidden = static_cast<int>(d.hidden);
@@ -160,13 +162,15 @@ void hyper_connection_fused(ExecutionContext& context, const HyperConnectionPlan
   const cudaStream_t stream = stream_of(context);
   const bool has_post = !args.sublayer_out.empty(), has_pre = !args.next.fn.empty();
   const int splits = static_cast<int>(hc_num_splits(hidden));
-  const dim3 grid(static_cast<unsigned>(splits), static_cast<unsigned>((tokens + kHcRowsPerBlock - 1) / kHcRowsPerBlock));
+  const dim3 grid(static_cast<unsigned>(splits),
+                  static_cast<unsigned>((tokens + kHcRowsPerBlock - 1) / kHcRowsPerBlock));
   auto* partials = reinterpret_cast<float*>(context.scratch);
   const Bf16Bits* h = args.streams.as<Bf16Bits>();
   auto* next = args.next_streams.as<Bf16Bits>();
   const auto launch = [&](auto kernel) {
-    kernel<<<grid, kThreads, 0, stream>>>(h, args.sublayer_out.as<Bf16Bits>(), args.post.as<float>(), args.comb.as<float>(), next,
-                                          args.next.fn.as<float>(), partials, tokens, hidden);
+    kernel<<<grid, kThreads, 0, stream>>>(h, args.sublayer_out.as<Bf16Bits>(), args.post.as<float>(),
+                                          args.comb.as<float>(), next, args.next.fn.as<float>(), partials, tokens,
+                                          hidden);
   };
   if (has_post && has_pre)
     launch(mix_and_sum<true, true>);
@@ -175,12 +179,12 @@ void hyper_connection_fused(ExecutionContext& context, const HyperConnectionPlan
   else if (has_pre)
     launch(mix_and_sum<false, true>);
   if (!has_pre) return;
-  const HcConstants hc{args.next.fn.as<float>(), args.next.base.as<float>(), args.next.scale.as<float>(), d.hc_eps, d.rms_norm_eps,
-                       d.sinkhorn_iters};
-  finish<<<static_cast<unsigned>(tokens), kFinishThreads, 0, stream>>>(has_post ? next : h, partials, hc,
-                                                                       args.norm_weight.as<Bf16Bits>(), args.next_post.as<float>(),
-                                                                       args.next_comb.as<float>(), args.normed.as<Bf16Bits>(), splits,
-                                                                       hidden);
+  const HcConstants hc{
+      args.next.fn.as<float>(), args.next.base.as<float>(), args.next.scale.as<float>(), d.hc_eps, d.rms_norm_eps,
+      d.sinkhorn_iters};
+  finish<<<static_cast<unsigned>(tokens), kFinishThreads, 0, stream>>>(
+      has_post ? next : h, partials, hc, args.norm_weight.as<Bf16Bits>(), args.next_post.as<float>(),
+      args.next_comb.as<float>(), args.normed.as<Bf16Bits>(), splits, hidden);
 }
 
 }  // namespace fathom::cuda

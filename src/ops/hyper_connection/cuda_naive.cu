@@ -10,8 +10,8 @@ void rms_norm_simt(ExecutionContext& context, const RmsNormPlan& plan, const Rms
 
 namespace {
 
-__global__ void __launch_bounds__(256) post_mix(const Bf16Bits* h, const Bf16Bits* y, const float* post, const float* comb,
-                                                Bf16Bits* next, std::int64_t count, int hidden) {
+__global__ void __launch_bounds__(256) post_mix(const Bf16Bits* h, const Bf16Bits* y, const float* post,
+                                                const float* comb, Bf16Bits* next, std::int64_t count, int hidden) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
   if (i >= count) return;
   const std::int64_t token = i / (kHcStreams * hidden);
@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(256) statistics(const Bf16Bits* h, const float
   if (threadIdx.x == 0) sums[token * kHcPartials + m] = sum;
 }
 
-__global__ void __launch_bounds__(32) coefficients(const float* sums, HcConstants hc, float* pre, float* post, float* comb, int width) {
+__global__ void __launch_bounds__(32)
+    coefficients(const float* sums, HcConstants hc, float* pre, float* post, float* comb, int width) {
   const std::int64_t token = blockIdx.x;
   const int lane = static_cast<int>(threadIdx.x);
   const float r = 1.0f / sqrtf(sums[token * kHcPartials + kHcOutputs] / static_cast<float>(width) + hc.rms_eps);
@@ -48,7 +49,8 @@ __global__ void __launch_bounds__(32) coefficients(const float* sums, HcConstant
   if (lane < 16) comb[token * 16 + lane] = c;
 }
 
-__global__ void __launch_bounds__(256) collapse(const Bf16Bits* h, const float* pre, Bf16Bits* x, std::int64_t count, int hidden) {
+__global__ void __launch_bounds__(256)
+    collapse(const Bf16Bits* h, const float* pre, Bf16Bits* x, std::int64_t count, int hidden) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
   if (i >= count) return;
   const std::int64_t token = i / hidden;
@@ -63,7 +65,8 @@ unsigned blocks_of(std::int64_t count) { return static_cast<unsigned>((count + 2
 
 }  // namespace
 
-void hyper_connection_naive(ExecutionContext& context, const HyperConnectionPlan& plan, const HyperConnectionArgs& args) {
+void hyper_connection_naive(ExecutionContext& context, const HyperConnectionPlan& plan,
+                            const HyperConnectionArgs& args) {
   const HyperConnectionDesc& d = plan.desc;
   FATHOM_CHECK(d.hc_mult == kHcStreams, "four streams");
   const std::int64_t tokens = args.streams.shape[0];
@@ -81,8 +84,9 @@ void hyper_connection_naive(ExecutionContext& context, const HyperConnectionPlan
   auto* sums = reinterpret_cast<float*>(context.scratch);
   float* pre = sums + tokens * kHcPartials;
   auto* x = reinterpret_cast<Bf16Bits*>(pre + tokens * kHcStreams);
-  const HcConstants hc{args.next.fn.as<float>(), args.next.base.as<float>(), args.next.scale.as<float>(), d.hc_eps, d.rms_norm_eps,
-                       d.sinkhorn_iters};
+  const HcConstants hc{
+      args.next.fn.as<float>(), args.next.base.as<float>(), args.next.scale.as<float>(), d.hc_eps, d.rms_norm_eps,
+      d.sinkhorn_iters};
   statistics<<<dim3(static_cast<unsigned>(tokens), kHcOutputs + 1), 256, 0, stream>>>(h, hc.fn, sums, width);
   coefficients<<<static_cast<unsigned>(tokens), 32, 0, stream>>>(sums, hc, pre, args.next_post.as<float>(),
                                                                  args.next_comb.as<float>(), width);

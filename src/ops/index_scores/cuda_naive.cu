@@ -16,7 +16,8 @@ __device__ __forceinline__ float score(const IndexCall& call, int token, int seq
       const std::uint32_t byte = key.data[c / 2];
       dot += bf16_to_f32(q[c]) * (e2m1_to_f32((c & 1) != 0 ? byte >> 4 : byte & 15u) * e8m0_to_f32(key.scale[c / 32]));
     }
-    const float w = bf16_to_f32(call.weights[static_cast<std::int64_t>(token) * call.num_heads + h]) * call.weight_scale;
+    const float w =
+        bf16_to_f32(call.weights[static_cast<std::int64_t>(token) * call.num_heads + h]) * call.weight_scale;
     sum += fmaxf(dot, 0.0f) * w;
   }
   return sum;
@@ -43,8 +44,9 @@ __global__ void __launch_bounds__(128) score_entries(IndexCall call) {
 template <bool kFull>
 void launch(ExecutionContext& context, const IndexScoresPlan& plan, const IndexScoresArgs& args) {
   if (args.scores.shape[0] == 0) return;
-  score_entries<kFull><<<dim3(static_cast<unsigned>((args.scores.shape[1] + 127) / 128), static_cast<unsigned>(args.scores.shape[0])),
-                         128, 0, stream_of(context)>>>(index_call(plan, args));
+  score_entries<kFull>
+      <<<dim3(static_cast<unsigned>((args.scores.shape[1] + 127) / 128), static_cast<unsigned>(args.scores.shape[0])),
+         128, 0, stream_of(context)>>>(index_call(plan, args));
 }
 
 }  // namespace

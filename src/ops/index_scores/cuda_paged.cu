@@ -38,12 +38,13 @@ __global__ void __launch_bounds__(kIndexWarps * 32) score_pages(const __grid_con
       ColumnsE2m1::pair_like_codes(x);
     }
 #pragma unroll
-    for (int j = 0; j < 4; ++j) q[(tile * 4 + j) * 32 + lane] = make_uint4(x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3]);
+    for (int j = 0; j < 4; ++j)
+      q[(tile * 4 + j) * 32 + lane] = make_uint4(x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3]);
   }
   for (int h = tid; h < 8 * tiles; h += kIndexWarps * 32) {
-    weights[h] = h < call.num_heads
-                     ? bf16_to_f32(call.weights[static_cast<std::int64_t>(token) * call.num_heads + h]) * call.weight_scale
-                     : 0.0f;
+    weights[h] = h < call.num_heads ? bf16_to_f32(call.weights[static_cast<std::int64_t>(token) * call.num_heads + h]) *
+                                          call.weight_scale
+                                    : 0.0f;
   }
   __syncthreads();
   const int sequence = call.rows.sequence_of[token];
@@ -66,8 +67,14 @@ __global__ void __launch_bounds__(kIndexWarps * 32) score_pages(const __grid_con
     const std::uint32_t low_scale = (low.scale + 96u) << 7, high_scale = (high.scale + 96u) << 7;
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
-      const std::uint32_t c0 = word == 0 ? low.codes.x : word == 1 ? low.codes.y : word == 2 ? low.codes.z : low.codes.w;
-      const std::uint32_t c1 = word == 0 ? high.codes.x : word == 1 ? high.codes.y : word == 2 ? high.codes.z : high.codes.w;
+      const std::uint32_t c0 = word == 0   ? low.codes.x
+                               : word == 1 ? low.codes.y
+                               : word == 2 ? low.codes.z
+                                           : low.codes.w;
+      const std::uint32_t c1 = word == 0   ? high.codes.x
+                               : word == 1 ? high.codes.y
+                               : word == 2 ? high.codes.z
+                                           : high.codes.w;
       std::uint32_t p[4], r[4];
       e2m1_pairs(c0, low_scale | low_scale << 16, p);
       e2m1_pairs(c1, high_scale | high_scale << 16, r);
@@ -109,7 +116,8 @@ void index_scores_paged(ExecutionContext& context, const IndexScoresPlan& plan, 
                "index keys of 128 channels, at most 128 heads");
   const std::int64_t rows = args.scores.shape[0];
   if (rows == 0) return;
-  const dim3 grid(static_cast<unsigned>(index_blocks_per_row(rows, plan.num_multiprocessors)), static_cast<unsigned>(rows));
+  const dim3 grid(static_cast<unsigned>(index_blocks_per_row(rows, plan.num_multiprocessors)),
+                  static_cast<unsigned>(rows));
   score_pages<<<grid, kIndexWarps * 32, index_shared_bytes(d.num_heads), stream_of(context)>>>(index_call(plan, args));
 }
 

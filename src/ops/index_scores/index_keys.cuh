@@ -20,11 +20,16 @@ struct IndexCall {
 };
 
 inline IndexCall index_call(const IndexScoresPlan& plan, const IndexScoresArgs& args) {
-  return {device_rows(*args.rows),         args.pools,
-          plan.desc.cache,                 args.q.as<Bf16Bits>(),
-          args.weights_raw.as<Bf16Bits>(), args.scores.as<float>(),
-          args.scores.shape[1],            args.first_row,
-          plan.desc.num_heads,             plan.desc.topk,
+  return {device_rows(*args.rows),
+          args.pools,
+          plan.desc.cache,
+          args.q.as<Bf16Bits>(),
+          args.weights_raw.as<Bf16Bits>(),
+          args.scores.as<float>(),
+          args.scores.shape[1],
+          args.first_row,
+          plan.desc.num_heads,
+          plan.desc.topk,
           plan.desc.weight_scale};
 }
 
@@ -35,8 +40,9 @@ struct IndexKey {
 
 __device__ __forceinline__ IndexKey index_key(const IndexCall& call, int sequence, int entry) {
   const int per_block = kBlockTokens / call.cache.ratio, slot = entry % per_block;
-  const auto* page = reinterpret_cast<const std::uint8_t*>(context_block(call.rows, call.pools, sequence, entry / per_block)) +
-                     call.cache.index_key_offset_bytes;
+  const auto* page =
+      reinterpret_cast<const std::uint8_t*>(context_block(call.rows, call.pools, sequence, entry / per_block)) +
+      call.cache.index_key_offset_bytes;
   return {page + slot * kIndexKeyDataBytes, page + per_block * kIndexKeyDataBytes + slot * kIndexKeyScaleBytes};
 }
 

@@ -6,13 +6,14 @@
 namespace fathom::cuda {
 
 inline constexpr int kIndexWarps = 8;
-inline constexpr int kIndexWarpKeys = 16;                          // keys of one m16 tile
+inline constexpr int kIndexWarpKeys = 16;                             // keys of one m16 tile
 inline constexpr int kIndexBlockKeys = kIndexWarps * kIndexWarpKeys;  // keys a block takes per stride
 inline constexpr int kIndexMaxHeads = 128;
 
 // Enough blocks to fill the device about twice, at least one a row; a row with fewer keys leaves some idle.
 constexpr int index_blocks_per_row(std::int64_t num_rows, std::int32_t num_multiprocessors) {
-  const std::int64_t wanted = (2 * static_cast<std::int64_t>(num_multiprocessors > 0 ? num_multiprocessors : 132) + num_rows - 1) / num_rows;
+  const std::int64_t wanted =
+      (2 * static_cast<std::int64_t>(num_multiprocessors > 0 ? num_multiprocessors : 132) + num_rows - 1) / num_rows;
   return static_cast<int>(wanted < 1 ? 1 : wanted > 264 ? 264 : wanted);
 }
 constexpr std::int64_t index_shared_bytes(std::int32_t num_heads) {

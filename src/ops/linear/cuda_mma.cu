@@ -18,8 +18,9 @@ struct Accumulators {
 
 // One chunk of bf16 weights.
 template <int kRowTiles, int kTokenTiles>
-__device__ __forceinline__ void chunk_bf16(Accumulators<kRowTiles, kTokenTiles>& acc, const DeviceWeight& w, int first_row,
-                                           int chunk, const Bf16Bits* const (&x)[kTokenTiles], int g, int t) {
+__device__ __forceinline__ void chunk_bf16(Accumulators<kRowTiles, kTokenTiles>& acc, const DeviceWeight& w,
+                                           int first_row, int chunk, const Bf16Bits* const (&x)[kTokenTiles], int g,
+                                           int t) {
   uint4 raw[kRowTiles][2][4];
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
@@ -55,8 +56,8 @@ struct CodesE4m3 {
 };
 
 template <int kRowTiles>
-__device__ __forceinline__ void load_e4m3(CodesE4m3<kRowTiles>& codes, const DeviceWeight& w, int first_row, int chunk, int g,
-                                          int t) {
+__device__ __forceinline__ void load_e4m3(CodesE4m3<kRowTiles>& codes, const DeviceWeight& w, int first_row, int chunk,
+                                          int g, int t) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -172,21 +173,25 @@ void launch(const LinearCall& call, LinearGroup& group, const Bf16Bits* quantise
     group.items[i].first_tile = tiles;
     tiles += (group.items[i].weight.n + 16 * kRowTiles - 1) / (16 * kRowTiles);
   }
-  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>((call.num_tokens + 8 * kTokenTiles - 1) / (8 * kTokenTiles)));
-  linear_rows<kRowTiles, kTokenTiles><<<grid, kLinearWarps * 32, kTile.shared_bytes(), stream>>>(call, group, quantised);
+  const dim3 grid(static_cast<unsigned>(tiles),
+                  static_cast<unsigned>((call.num_tokens + 8 * kTokenTiles - 1) / (8 * kTokenTiles)));
+  linear_rows<kRowTiles, kTokenTiles>
+      <<<grid, kLinearWarps * 32, kTile.shared_bytes(), stream>>>(call, group, quantised);
 }
 
 bool fits(std::span<const LinearItem> items) {
   for (const LinearItem& item : items) {
     const bool format = item.weight.format == WeightFormat::kBf16 || item.weight.format == WeightFormat::kFp8Block128;
-    if (!format || item.weight.k % kLinearChunk != 0 || (item.group_rows != 0 && item.group_rows % 32 != 0)) return false;
+    if (!format || item.weight.k % kLinearChunk != 0 || (item.group_rows != 0 && item.group_rows % 32 != 0))
+      return false;
   }
   return true;
 }
 
 }  // namespace
 
-void launch_linear_mma(const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch, cudaStream_t stream) {
+void launch_linear_mma(const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch,
+                       cudaStream_t stream) {
   bool quantise = false;
   LinearGroup group{};
   for (const LinearItem& item : items) {

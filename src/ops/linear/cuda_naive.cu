@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(128) linear_outputs(LinearCall call, LinearIte
 
 }  // namespace
 
-void launch_quantise_rows(const Bf16Bits* x, std::int64_t x_stride, Bf16Bits* out, std::int64_t num_tokens, std::int64_t width,
-                          cudaStream_t stream) {
+void launch_quantise_rows(const Bf16Bits* x, std::int64_t x_stride, Bf16Bits* out, std::int64_t num_tokens,
+                          std::int64_t width, cudaStream_t stream) {
   const std::int64_t pieces = num_tokens * width / 8;
   if (pieces == 0) return;
   quantise_rows<<<static_cast<unsigned>((pieces + 255) / 256), 256, 0, stream>>>(x, x_stride, out, pieces,
@@ -55,13 +55,14 @@ void launch_linear_naive(const LinearCall& call, std::span<const LinearItem> ite
 }
 
 void linear_naive(ExecutionContext& context, const LinearPlan& plan, const LinearArgs& args) {
-  run_linear_group(context, plan, args, [](const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch,
-                                           cudaStream_t stream) {
-    bool quantise = false;
-    for (const LinearItem& item : items) quantise = quantise || item.quantise;
-    if (quantise) launch_quantise_rows(call.x, call.x_stride, scratch, call.num_tokens, call.x_stride, stream);
-    launch_linear_naive(call, items, scratch, stream);
-  });
+  run_linear_group(
+      context, plan, args,
+      [](const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch, cudaStream_t stream) {
+        bool quantise = false;
+        for (const LinearItem& item : items) quantise = quantise || item.quantise;
+        if (quantise) launch_quantise_rows(call.x, call.x_stride, scratch, call.num_tokens, call.x_stride, stream);
+        launch_linear_naive(call, items, scratch, stream);
+      });
 }
 
 }  // namespace fathom::cuda

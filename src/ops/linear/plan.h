@@ -7,9 +7,9 @@
 
 namespace fathom::cuda {
 
-inline constexpr int kLinearWarps = 8;      // warp w sums columns of the 128-wide chunks w, w + 8, ...
-inline constexpr int kLinearChunk = 128;    // columns of one scale block
-inline constexpr int kLinearMaxGroup = 8;   // weights of one launch
+inline constexpr int kLinearWarps = 8;     // warp w sums columns of the 128-wide chunks w, w + 8, ...
+inline constexpr int kLinearChunk = 128;   // columns of one scale block
+inline constexpr int kLinearMaxGroup = 8;  // weights of one launch
 
 // A block makes 16 * row_tiles outputs of 8 * token_tiles rows of x. Neither enters the arithmetic of one
 // output: the order over K is the chunk order within a warp, then the warps in ascending order.

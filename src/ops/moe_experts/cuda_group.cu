@@ -53,8 +53,9 @@ __global__ void __launch_bounds__(kThreads) group_rows(MoeCall call, std::int64_
   for (int offset = 8; offset > 0; offset >>= 1) m = max_magnitude(m, __shfl_xor_sync(0xffffffffu, m, offset));
   if (call.quantise) simulate_aq<4>(v, pair_maximum(m));
   if (i < num_pieces) {
-    reinterpret_cast<uint4*>(call.x_quantised)[i] = make_uint4(__byte_perm(v[0], v[2], 0x5410), __byte_perm(v[0], v[2], 0x7632),
-                                                               __byte_perm(v[1], v[3], 0x5410), __byte_perm(v[1], v[3], 0x7632));
+    reinterpret_cast<uint4*>(call.x_quantised)[i] =
+        make_uint4(__byte_perm(v[0], v[2], 0x5410), __byte_perm(v[0], v[2], 0x7632), __byte_perm(v[1], v[3], 0x5410),
+                   __byte_perm(v[1], v[3], 0x7632));
   }
 }
 
@@ -83,7 +84,8 @@ __global__ void __launch_bounds__(kThreads) sum_experts(MoeCall call, std::int64
 MoeCall make_moe_call(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args) {
   const MoeExpertsDesc& d = plan.desc;
   FATHOM_CHECK(args.packed != nullptr, "the CUDA backend packs experts when it loads them");
-  FATHOM_CHECK(d.num_experts <= kMaxExperts && d.hidden % 128 == 0 && d.intermediate % 128 == 0, "widths of whole scale blocks");
+  FATHOM_CHECK(d.num_experts <= kMaxExperts && d.hidden % 128 == 0 && d.intermediate % 128 == 0,
+               "widths of whole scale blocks");
   MoeCall call{};
   call.experts = *static_cast<const DeviceExperts*>(args.packed);
   call.has_shared = args.shared != nullptr;

@@ -36,7 +36,8 @@ struct RowCodes<WeightFormat::kNvfp4> {
   std::uint32_t scale;  // two e4m3
   __device__ __forceinline__ void load(const DeviceWeight& w, int row, int chunk, int t) {
     codes = load_streaming(w.values + (static_cast<std::int64_t>(row) * w.k + chunk * kChunk) / 2 + 16 * t);
-    scale = *reinterpret_cast<const std::uint16_t*>(w.scale + static_cast<std::int64_t>(row) * (w.k / 16) + chunk * 8 + 2 * t);
+    scale = *reinterpret_cast<const std::uint16_t*>(w.scale + static_cast<std::int64_t>(row) * (w.k / 16) + chunk * 8 +
+                                                    2 * t);
   }
   __device__ __forceinline__ void pairs(int word, std::uint32_t (&out)[4]) const {
     const std::uint32_t code = word < 2 ? scale & 0xffu : scale >> 8;
@@ -71,8 +72,8 @@ struct RowCodes<WeightFormat::kFp8Block128> {
 
 // acc += two half rows (g, g + 8) times x, over one chunk.
 template <WeightFormat kFormat>
-__device__ __forceinline__ void multiply_chunk(float (&acc)[4], const RowCodes<kFormat>& low, const RowCodes<kFormat>& high,
-                                               const std::uint32_t (&x)[16]) {
+__device__ __forceinline__ void multiply_chunk(float (&acc)[4], const RowCodes<kFormat>& low,
+                                               const RowCodes<kFormat>& high, const std::uint32_t (&x)[16]) {
 #pragma unroll
   for (int word = 0; word < 4; ++word) {
     std::uint32_t p[4], q[4];
@@ -108,13 +109,14 @@ struct Entries {
 };
 
 template <WeightFormat kFormat>
-__device__ __forceinline__ void up_tile(const MoeCall& call, const DeviceWeight& w1, const DeviceWeight& w3, const Entries& entries,
-                                        float (*partial)[2][kMoeUpRows][9]) {
+__device__ __forceinline__ void up_tile(const MoeCall& call, const DeviceWeight& w1, const DeviceWeight& w3,
+                                        const Entries& entries, float (*partial)[2][kMoeUpRows][9]) {
   const int tid = static_cast<int>(threadIdx.x), warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
   const int first_row = static_cast<int>(blockIdx.x) * kMoeUpRows;
   const int num_chunks = w1.k / kChunk, num_parts = min(num_chunks, kMoeWarps);
   for (int first = 0; first < entries.count; first += 8) {
-    const Bf16Bits* x = call.x_quantised + static_cast<std::int64_t>(entries.token(min(first + g, entries.count - 1))) * call.hidden;
+    const Bf16Bits* x =
+        call.x_quantised + static_cast<std::int64_t>(entries.token(min(first + g, entries.count - 1))) * call.hidden;
     float a[4] = {}, b[4] = {};
     RowCodes<kFormat> codes[4], next[4];
     const auto load = [&](RowCodes<kFormat>(&c)[4], int chunk) {
@@ -174,7 +176,8 @@ __device__ __forceinline__ void down_tile(const MoeCall& call, const DeviceWeigh
   const int first_row = static_cast<int>(blockIdx.x) * kMoeDownRows;
   const int num_chunks = w2.k / kChunk, num_parts = min(num_chunks, kMoeWarps);
   for (int first = 0; first < entries.count; first += 8) {
-    const Bf16Bits* x = call.t + static_cast<std::int64_t>(entries.entry(min(first + g, entries.count - 1))) * call.intermediate;
+    const Bf16Bits* x =
+        call.t + static_cast<std::int64_t>(entries.entry(min(first + g, entries.count - 1))) * call.intermediate;
     float acc[kTiles][4] = {};
     for (int c = warp; c < num_chunks; c += kMoeWarps) {
       RowCodes<kFormat> codes[kTiles][2];
@@ -212,7 +215,8 @@ __device__ __forceinline__ void down_tile(const MoeCall& call, const DeviceWeigh
       if (i >= entries.count) continue;
       float sum = 0.0f;
       for (int p = 0; p < num_parts; ++p) sum += partial[p][row][o / kMoeDownRows];
-      call.y[static_cast<std::int64_t>(entries.entry(i)) * call.hidden + first_row + row] = f32_to_bf16(sum * final_scale<kFormat>(w2));
+      call.y[static_cast<std::int64_t>(entries.entry(i)) * call.hidden + first_row + row] =
+          f32_to_bf16(sum * final_scale<kFormat>(w2));
     }
   }
 }
@@ -233,7 +237,8 @@ __device__ __forceinline__ bool entries_of(const MoeCall& call, int num_items_ma
 }
 
 template <WeightFormat kFormat>
-__global__ void __launch_bounds__(kMoeWarps * 32, 2) experts_up(const __grid_constant__ MoeCall call, int num_items_max) {
+__global__ void __launch_bounds__(kMoeWarps * 32, 2)
+    experts_up(const __grid_constant__ MoeCall call, int num_items_max) {
   __shared__ float partial[kMoeWarps][2][kMoeUpRows][9];
   Entries entries{};
   int expert = 0;
@@ -244,7 +249,8 @@ __global__ void __launch_bounds__(kMoeWarps * 32, 2) experts_up(const __grid_con
 }
 
 template <WeightFormat kFormat>
-__global__ void __launch_bounds__(kMoeWarps * 32, 2) experts_down(const __grid_constant__ MoeCall call, int num_items_max) {
+__global__ void __launch_bounds__(kMoeWarps * 32, 2)
+    experts_down(const __grid_constant__ MoeCall call, int num_items_max) {
   __shared__ float partial[kMoeWarps][kMoeDownRows][9];
   Entries entries{};
   int expert = 0;
@@ -257,8 +263,10 @@ template <WeightFormat kFormat>
 void launch_experts(const MoeCall& call, cudaStream_t stream) {
   const auto items = static_cast<int>(moe_max_items(call.num_tokens, call.num_experts, call.topk));
   const auto grid_y = static_cast<unsigned>(items + (call.has_shared ? 1 : 0));
-  experts_up<kFormat><<<dim3(static_cast<unsigned>(call.intermediate / kMoeUpRows), grid_y), kMoeWarps * 32, 0, stream>>>(call, items);
-  experts_down<kFormat><<<dim3(static_cast<unsigned>(call.hidden / kMoeDownRows), grid_y), kMoeWarps * 32, 0, stream>>>(call, items);
+  experts_up<kFormat>
+      <<<dim3(static_cast<unsigned>(call.intermediate / kMoeUpRows), grid_y), kMoeWarps * 32, 0, stream>>>(call, items);
+  experts_down<kFormat>
+      <<<dim3(static_cast<unsigned>(call.hidden / kMoeDownRows), grid_y), kMoeWarps * 32, 0, stream>>>(call, items);
 }
 
 }  // namespace

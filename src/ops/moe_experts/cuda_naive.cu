@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(128) up(MoeCall call, const Bf16Bits* x, int n
   const DeviceWeight w1 = expert >= 0 ? expert_matrix(call.experts, call.experts.w1, 0, expert) : call.shared_w1;
   const DeviceWeight w3 = expert >= 0 ? expert_matrix(call.experts, call.experts.w3, 1, expert) : call.shared_w3;
   const Bf16Bits* in = x + static_cast<std::int64_t>(token) * call.hidden;
-  call.t[i] = gated(dot_row(in, w1, row), dot_row(in, w3, row), expert >= 0 ? call.expert_weights[entry] : 1.0f, call.limit);
+  call.t[i] =
+      gated(dot_row(in, w1, row), dot_row(in, w3, row), expert >= 0 ? call.expert_weights[entry] : 1.0f, call.limit);
 }
 
 __global__ void __launch_bounds__(128) down(MoeCall call, const Bf16Bits* t, int num_entries) {

@@ -52,7 +52,8 @@ Result<DeviceExperts> plan_device_experts(std::span<const ExpertWeights> experts
   return layout;
 }
 
-Status pack_device_experts(const DeviceExperts& layout, std::span<const ExpertWeights> experts, std::span<std::byte> slab) {
+Status pack_device_experts(const DeviceExperts& layout, std::span<const ExpertWeights> experts,
+                           std::span<std::byte> slab) {
   for (std::size_t e = 0; e < experts.size(); ++e) {
     std::byte* expert = slab.data() + static_cast<std::int64_t>(e) * layout.stride_bytes;
     float scale_2[3];
@@ -63,7 +64,8 @@ Status pack_device_experts(const DeviceExperts& layout, std::span<const ExpertWe
         return invalid_argument("expert " + std::to_string(e) + " differs in format or shape from expert 0");
       }
       FATHOM_RETURN_IF_ERROR(check_scales(*weight));
-      std::memcpy(expert + matrix->values_offset, weight->values.data, static_cast<std::size_t>(weight->values.num_bytes()));
+      std::memcpy(expert + matrix->values_offset, weight->values.data,
+                  static_cast<std::size_t>(weight->values.num_bytes()));
       std::memcpy(expert + matrix->scale_offset, weight->scale.data, static_cast<std::size_t>(scale_bytes_of(*weight)));
       scale_2[i++] = weight->format == WeightFormat::kNvfp4 ? weight->scale_2 : 1.0f;
     }

@@ -29,6 +29,7 @@ struct DeviceExperts {
 // Where everything lies; `slab` stays null. All experts must have one format and one set of shapes.
 Result<DeviceExperts> plan_device_experts(std::span<const ExpertWeights> experts);
 // The slab's bytes, from experts in host memory. Refuses scales outside what the kernels fold exactly.
-Status pack_device_experts(const DeviceExperts& layout, std::span<const ExpertWeights> experts, std::span<std::byte> slab);
+Status pack_device_experts(const DeviceExperts& layout, std::span<const ExpertWeights> experts,
+                           std::span<std::byte> slab);
 
 }  // namespace fathom

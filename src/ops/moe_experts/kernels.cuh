@@ -41,8 +41,8 @@ __device__ __forceinline__ Bf16Bits gated(float a, float b, float weight, float 
   return f32_to_bf16(weight * (a / (1.0f + expf(-a)) * b));
 }
 
-__device__ __forceinline__ DeviceWeight expert_matrix(const DeviceExperts& experts, const DeviceExperts::Matrix& matrix, int which,
-                                                      int expert) {
+__device__ __forceinline__ DeviceWeight expert_matrix(const DeviceExperts& experts, const DeviceExperts::Matrix& matrix,
+                                                      int which, int expert) {
   const auto* base = reinterpret_cast<const std::uint8_t*>(experts.slab) + expert * experts.stride_bytes;
   return {base + matrix.values_offset,
           base + matrix.scale_offset,

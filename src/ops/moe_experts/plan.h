@@ -17,8 +17,8 @@ struct MoeScratch {
 
 // items: [experts + 1] x {expert, begin, count, 0}, the count of items last; entries: [tokens * topk] i32.
 // x: rows after AQ, columns paired like the codes; t and y: [tokens * (topk + 1)] rows, the shared expert's last.
-constexpr MoeScratch moe_scratch(std::int64_t tokens, std::int64_t hidden, std::int64_t intermediate, std::int64_t experts,
-                                 std::int64_t topk) {
+constexpr MoeScratch moe_scratch(std::int64_t tokens, std::int64_t hidden, std::int64_t intermediate,
+                                 std::int64_t experts, std::int64_t topk) {
   MoeScratch s{};
   s.items = 0;
   s.entries = round_up((experts + 1) * 16, 256);

@@ -14,7 +14,8 @@ __device__ __forceinline__ float score_of(float z) { return sqrtf(z > 20.0f ? z 
 // Every lane keeps the chosen ids; lanes 0 .. topk - 1 write one each, in ascending order.
 __global__ void __launch_bounds__(kWarps * 32)
     choose_experts(const float* logits, const float* bias, const std::int64_t* tid2eid, const std::int32_t* token_ids,
-                   std::int32_t* ids, float* weights, int num_tokens, int num_experts, int topk, float factor, bool normalise) {
+                   std::int32_t* ids, float* weights, int num_tokens, int num_experts, int topk, float factor,
+                   bool normalise) {
   const int token = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x >> 5);
   const int lane = static_cast<int>(threadIdx.x & 31);
   if (token >= num_tokens) return;
@@ -36,7 +37,8 @@ __global__ void __launch_bounds__(kWarps * 32)
       for (int offset = 16; offset > 0; offset >>= 1) {
         const float other = __shfl_xor_sync(0xffffffffu, best, offset);
         const int other_id = __shfl_xor_sync(0xffffffffu, best_id, offset);
-        if (other_id < num_experts && (best_id == num_experts || other > best || (other == best && other_id < best_id))) {
+        if (other_id < num_experts &&
+            (best_id == num_experts || other > best || (other == best && other_id < best_id))) {
           best = other;
           best_id = other_id;
         }

@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(kWarps * 32)
       const float4 pair = angles[i / 2];
       const float c = (i & 1) != 0 ? pair.z : pair.x, s = (i & 1) != 0 ? pair.w : pair.y;
       const float x0 = bf16_low(v[4 + i]), x1 = bf16_high(v[4 + i]);
-      v[4 + i] = pack_bf16(__fsub_rn(__fmul_rn(x0, c), __fmul_rn(x1, s)), __fadd_rn(__fmul_rn(x0, s), __fmul_rn(x1, c)));
+      v[4 + i] =
+          pack_bf16(__fsub_rn(__fmul_rn(x0, c), __fmul_rn(x1, s)), __fadd_rn(__fmul_rn(x0, s), __fmul_rn(x1, c)));
     }
   }
   uint4* out = q + static_cast<std::int64_t>(row) * (kHeadDim / 8);

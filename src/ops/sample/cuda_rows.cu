@@ -9,8 +9,10 @@ namespace {
 constexpr int kThreads = 1024;
 
 // Words of Philox4x32-10: ops/sample/philox.h has the host's form.
-__device__ __forceinline__ std::uint32_t noise_word(std::uint64_t seed, std::uint32_t choice, std::int64_t position, std::uint32_t token) {
-  std::uint32_t c0 = token, c1 = static_cast<std::uint32_t>(position), c2 = static_cast<std::uint32_t>(static_cast<std::uint64_t>(position) >> 32), c3 = choice;
+__device__ __forceinline__ std::uint32_t noise_word(std::uint64_t seed, std::uint32_t choice, std::int64_t position,
+                                                    std::uint32_t token) {
+  std::uint32_t c0 = token, c1 = static_cast<std::uint32_t>(position),
+                c2 = static_cast<std::uint32_t>(static_cast<std::uint64_t>(position) >> 32), c3 = choice;
   std::uint32_t k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
@@ -28,7 +30,8 @@ __device__ __forceinline__ std::uint32_t noise_word(std::uint64_t seed, std::uin
 
 // A first guess in fp32; near 1 the logarithm is taken of what is missing to 1.
 __device__ __forceinline__ float gumbel_f32(std::uint32_t word) {
-  const float e = word >= 0x80000000u ? -log1pf(-(static_cast<float>(~word) + 0.5f) * 0x1p-32f) : -logf((static_cast<float>(word) + 0.5f) * 0x1p-32f);
+  const float e = word >= 0x80000000u ? -log1pf(-(static_cast<float>(~word) + 0.5f) * 0x1p-32f)
+                                      : -logf((static_cast<float>(word) + 0.5f) * 0x1p-32f);
   return -logf(e);
 }
 __device__ __forceinline__ double gumbel_f64(std::uint32_t word) {
@@ -52,7 +55,8 @@ __device__ __forceinline__ Best better(Best a, Best b) {
 __device__ Best block_best(Best value, Best* shared) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset >>= 1) {
-    value = better(value, {__shfl_xor_sync(0xffffffffu, value.score, offset), __shfl_xor_sync(0xffffffffu, value.id, offset)});
+    value = better(value,
+                   {__shfl_xor_sync(0xffffffffu, value.score, offset), __shfl_xor_sync(0xffffffffu, value.id, offset)});
   }
   __syncthreads();
   if ((threadIdx.x & 31) == 0) shared[threadIdx.x >> 5] = value;
@@ -88,7 +92,9 @@ __global__ void __launch_bounds__(kThreads)
       const float value = readable(v[id]);
       if (value == -INFINITY) continue;
       const float s = __fdiv_rn(value - maximum, t);
-      guess = better(guess, {static_cast<double>(s + gumbel_f32(noise_word(seed[row], choice[row], position[row], static_cast<std::uint32_t>(id)))), id});
+      guess = better(guess, {static_cast<double>(s + gumbel_f32(noise_word(seed[row], choice[row], position[row],
+                                                                           static_cast<std::uint32_t>(id)))),
+                             id});
     }
     const auto threshold = static_cast<float>(block_best(guess, shared).score) - kGuessMargin;
     Best exact{-INFINITY, -1};
@@ -112,7 +118,8 @@ __global__ void __launch_bounds__(kThreads)
   double total = 0.0;
   for (int w = 0; w < kThreads / 32; ++w) total += sums[w];
   tokens[row] = winner.id;
-  logprobs[row] = static_cast<float>(static_cast<double>(readable(v[winner.id])) - (static_cast<double>(maximum) + log(total)));
+  logprobs[row] =
+      static_cast<float>(static_cast<double>(readable(v[winner.id])) - (static_cast<double>(maximum) + log(total)));
 }
 
 }  // namespace
@@ -121,8 +128,9 @@ void sample_rows_cuda(ExecutionContext& context, const DeviceSampleArgs& args) {
   const std::int64_t rows = args.logits.shape[0];
   if (rows == 0) return;
   sample_rows<<<static_cast<unsigned>(rows), kThreads, 0, cuda::stream_of(context)>>>(
-      args.logits.as<float>(), args.temperature.as<float>(), args.seed.as<std::uint64_t>(), args.choice.as<std::uint32_t>(),
-      args.position.as<std::int64_t>(), args.tokens.as<std::int32_t>(), args.logprobs.as<float>(), static_cast<int>(args.logits.shape[1]));
+      args.logits.as<float>(), args.temperature.as<float>(), args.seed.as<std::uint64_t>(),
+      args.choice.as<std::uint32_t>(), args.position.as<std::int64_t>(), args.tokens.as<std::int32_t>(),
+      args.logprobs.as<float>(), static_cast<int>(args.logits.shape[1]));
 }
 
 }  // namespace fathom

@@ -8,8 +8,8 @@ namespace {
 constexpr int kThreads = 1024;
 
 __global__ void __launch_bounds__(kThreads)
-    count_better(const std::int32_t* positions, const float* scores, std::int64_t stride, std::int32_t* selected, int first_row, int topk,
-                 int ratio) {
+    count_better(const std::int32_t* positions, const float* scores, std::int64_t stride, std::int32_t* selected,
+                 int first_row, int topk, int ratio) {
   __shared__ int taken;
   __shared__ unsigned ballots[kThreads / 32];
   const int row = static_cast<int>(blockIdx.x), token = first_row + row, tid = static_cast<int>(threadIdx.x);
@@ -45,9 +45,9 @@ __global__ void __launch_bounds__(kThreads)
 void select_topk_naive(ExecutionContext& context, const SelectTopkPlan& plan, const SelectTopkArgs& args) {
   const auto rows = static_cast<unsigned>(args.scores.shape[0]);
   if (rows == 0) return;
-  count_better<<<rows, kThreads, 0, stream_of(context)>>>(args.rows->positions.as<std::int32_t>(), args.scores.as<float>(),
-                                                          args.scores.shape[1], args.selected.as<std::int32_t>(), args.first_row,
-                                                          plan.desc.topk, plan.desc.ratio);
+  count_better<<<rows, kThreads, 0, stream_of(context)>>>(
+      args.rows->positions.as<std::int32_t>(), args.scores.as<float>(), args.scores.shape[1],
+      args.selected.as<std::int32_t>(), args.first_row, plan.desc.topk, plan.desc.ratio);
 }
 
 }  // namespace fathom::cuda

@@ -40,8 +40,8 @@ __device__ __forceinline__ int scan_block(int value, int* warps) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    select(const std::int32_t* positions, const float* scores, std::int64_t stride, std::int32_t* selected, int first_row, int topk,
-           int ratio) {
+    select(const std::int32_t* positions, const float* scores, std::int64_t stride, std::int32_t* selected,
+           int first_row, int topk, int ratio) {
   __shared__ int histogram[kBins], warps[32], digit_found, wanted_left;
   const int row = static_cast<int>(blockIdx.x), token = first_row + row, tid = static_cast<int>(threadIdx.x);
   const int visible = (positions[token] + 1) / ratio;
@@ -106,8 +106,8 @@ void select_topk_radix(ExecutionContext& context, const SelectTopkPlan& plan, co
   const auto rows = static_cast<unsigned>(args.scores.shape[0]);
   if (rows == 0) return;
   select<<<rows, kThreads, 0, stream_of(context)>>>(args.rows->positions.as<std::int32_t>(), args.scores.as<float>(),
-                                                    args.scores.shape[1], args.selected.as<std::int32_t>(), args.first_row,
-                                                    plan.desc.topk, plan.desc.ratio);
+                                                    args.scores.shape[1], args.selected.as<std::int32_t>(),
+                                                    args.first_row, plan.desc.topk, plan.desc.ratio);
 }
 
 }  // namespace fathom::cuda

@@ -12,7 +12,7 @@
 namespace fathom::cuda {
 namespace {
 
-constexpr int kRowStride = kHeadDim + 8;        // bf16 elements of a padded row
+constexpr int kRowStride = kHeadDim + 8;  // bf16 elements of a padded row
 constexpr int kProbStride = kAttentionTile + 8;
 
 // A thread's share of a tile on its way to shared memory: key tid / 4, 16-byte pieces tid % 4 + 4 j.
@@ -28,7 +28,8 @@ __device__ __forceinline__ uint4 load_piece(const std::uint8_t* p, bool aligned)
   return make_uint4(low.x, low.y, high.x, high.y);
 }
 
-__device__ __forceinline__ void load_raw(RawKey& raw, const AttentionCall& call, const RowKeys& keys, int group, int first, int size) {
+__device__ __forceinline__ void load_raw(RawKey& raw, const AttentionCall& call, const RowKeys& keys, int group,
+                                         int first, int size) {
   const int i = first + static_cast<int>(threadIdx.x) / 4, part = static_cast<int>(threadIdx.x) % 4;
   if (i >= size) {
 #pragma unroll
@@ -202,8 +203,8 @@ __device__ __forceinline__ void attend_tile(Partial<kTiles>& group, const Shared
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
       std::uint32_t v[4];
-      load_matrix_x4_transposed(v, shared.keys + (k + 8 * ((lane >> 3) & 1) + (lane & 7)) * kRowStride + 64 * warp + 8 * n +
-                                       8 * (lane >> 4));
+      load_matrix_x4_transposed(
+          v, shared.keys + (k + 8 * ((lane >> 3) & 1) + (lane & 7)) * kRowStride + 64 * warp + 8 * n + 8 * (lane >> 4));
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         mma_bf16(group.o[i][n], p[i], v[0], v[1]);
@@ -224,7 +225,8 @@ __device__ __forceinline__ void attend_tile(Partial<kTiles>& group, const Shared
 }
 
 template <int kTiles, bool kSplit>
-__global__ void __launch_bounds__(kAttentionThreads, kTiles == 1 ? 2 : 1) attend(const __grid_constant__ AttentionCall call) {
+__global__ void __launch_bounds__(kAttentionThreads, kTiles == 1 ? 2 : 1)
+    attend(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared<kTiles> shared;
   shared.q = reinterpret_cast<Bf16Bits*>(memory);
@@ -249,7 +251,8 @@ __global__ void __launch_bounds__(kAttentionThreads, kTiles == 1 ? 2 : 1) attend
     const int head = i / (kHeadDim / 8), piece = i % (kHeadDim / 8);
     uint4 v = make_uint4(0, 0, 0, 0);
     if (first_head + head < call.num_heads) {
-      v = reinterpret_cast<const uint4*>(call.q + (static_cast<std::int64_t>(row) * call.num_heads + first_head + head) * kHeadDim)[piece];
+      v = reinterpret_cast<const uint4*>(
+          call.q + (static_cast<std::int64_t>(row) * call.num_heads + first_head + head) * kHeadDim)[piece];
     }
     *reinterpret_cast<uint4*>(shared.q + head * kRowStride + 8 * piece) = v;
   }
@@ -281,18 +284,21 @@ __global__ void __launch_bounds__(kAttentionThreads, kTiles == 1 ? 2 : 1) attend
       if (whole) {
         const float inverse = inverse_denominator(total.m[i][half], total.l[i][half], call.sink[head]);
         const float2* rope = call.rope + static_cast<std::int64_t>(row) * (kRopeDim / 2);
-        auto* out = reinterpret_cast<std::uint32_t*>(call.out + (static_cast<std::int64_t>(row) * call.num_heads + head) * kHeadDim);
+        auto* out = reinterpret_cast<std::uint32_t*>(
+            call.out + (static_cast<std::int64_t>(row) * call.num_heads + head) * kHeadDim);
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
           const int channel = 64 * warp + 8 * n + 2 * t;
           out[channel / 2] = finish_pair(total.o[i][n][2 * half], total.o[i][n][2 * half + 1], inverse, channel, rope);
         }
       } else {
-        const std::int64_t at = (static_cast<std::int64_t>(row) * call.num_splits + group_begin) * call.num_heads + head;
+        const std::int64_t at =
+            (static_cast<std::int64_t>(row) * call.num_splits + group_begin) * call.num_heads + head;
         float* o = call.partial_o + at * kHeadDim;
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
-          *reinterpret_cast<float2*>(o + 64 * warp + 8 * n + 2 * t) = make_float2(group.o[i][n][2 * half], group.o[i][n][2 * half + 1]);
+          *reinterpret_cast<float2*>(o + 64 * warp + 8 * n + 2 * t) =
+              make_float2(group.o[i][n][2 * half], group.o[i][n][2 * half + 1]);
         }
         if (warp == 0 && t == 0) call.partial_ml[at] = make_float2(group.m[i][half], group.l[i][half]);
       }
@@ -302,7 +308,8 @@ __global__ void __launch_bounds__(kAttentionThreads, kTiles == 1 ? 2 : 1) attend
 
 // Folds a row's groups left to right, one block a (row, head), four channels a thread.
 __global__ void __launch_bounds__(kHeadDim / 4) combine(const __grid_constant__ AttentionCall call) {
-  const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y), tid = static_cast<int>(threadIdx.x);
+  const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y),
+            tid = static_cast<int>(threadIdx.x);
   const int num_groups = row_keys(call, row).num_groups();
   if (num_groups > call.num_splits) return;
   float m = -INFINITY, l = 0.0f, o[4] = {};
@@ -328,16 +335,19 @@ __global__ void __launch_bounds__(kHeadDim / 4) combine(const __grid_constant__ 
   const float inverse = inverse_denominator(m, l, call.sink[head]);
   const float2* rope = call.rope + static_cast<std::int64_t>(row) * (kRopeDim / 2);
   auto* out = reinterpret_cast<uint2*>(call.out + (static_cast<std::int64_t>(row) * call.num_heads + head) * kHeadDim);
-  out[tid] = make_uint2(finish_pair(o[0], o[1], inverse, 4 * tid, rope), finish_pair(o[2], o[3], inverse, 4 * tid + 2, rope));
+  out[tid] =
+      make_uint2(finish_pair(o[0], o[1], inverse, 4 * tid, rope), finish_pair(o[2], o[3], inverse, 4 * tid + 2, rope));
 }
 
 template <int kTiles, bool kSplit>
 void launch(const AttentionCall& call, const AttentionTiling& tiling, cudaStream_t stream) {
-  static const cudaError_t raised = cudaFuncSetAttribute(attend<kTiles, kSplit>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                         static_cast<int>(attention_shared_bytes(kTiles)));
+  static const cudaError_t raised =
+      cudaFuncSetAttribute(attend<kTiles, kSplit>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(attention_shared_bytes(kTiles)));
   static_cast<void>(raised);  // a failure shows as the launch's
   const dim3 grid(static_cast<unsigned>(call.rows.num_tokens),
-                  static_cast<unsigned>((call.num_heads + 16 * kTiles - 1) / (16 * kTiles)), static_cast<unsigned>(tiling.num_splits));
+                  static_cast<unsigned>((call.num_heads + 16 * kTiles - 1) / (16 * kTiles)),
+                  static_cast<unsigned>(tiling.num_splits));
   attend<kTiles, kSplit><<<grid, kAttentionThreads, tiling.shared_bytes, stream>>>(call);
 }
 
@@ -346,8 +356,8 @@ void run(ExecutionContext& context, const SparseAttentionPlan& plan, const Spars
   FATHOM_CHECK(d.cache.kv.head_dim == kHeadDim && d.cache.kv.rope_dim == kRopeDim, "heads of 512 channels, 64 rotated");
   if (args.rows->num_tokens == 0) return;
   AttentionCall call = attention_call(plan, args);
-  const AttentionTiling tiling =
-      attention_tiling(call.rows.num_tokens, d.num_heads, d.cache.ratio, d.topk, plan.shared_memory_per_block_bytes, may_split);
+  const AttentionTiling tiling = attention_tiling(call.rows.num_tokens, d.num_heads, d.cache.ratio, d.topk,
+                                                  plan.shared_memory_per_block_bytes, may_split);
   call.num_splits = tiling.num_splits;
   const cudaStream_t stream = stream_of(context);
   if (!tiling.split) {
@@ -358,7 +368,8 @@ void run(ExecutionContext& context, const SparseAttentionPlan& plan, const Spars
   call.partial_o = reinterpret_cast<float*>(context.scratch);
   call.partial_ml = reinterpret_cast<float2*>(call.partial_o + parts * kHeadDim);
   launch<1, true>(call, tiling, stream);
-  combine<<<dim3(static_cast<unsigned>(call.rows.num_tokens), static_cast<unsigned>(d.num_heads)), kHeadDim / 4, 0, stream>>>(call);
+  combine<<<dim3(static_cast<unsigned>(call.rows.num_tokens), static_cast<unsigned>(d.num_heads)), kHeadDim / 4, 0,
+            stream>>>(call);
 }
 
 }  // namespace
@@ -367,7 +378,8 @@ void sparse_attention_mma(ExecutionContext& context, const SparseAttentionPlan& 
   run(context, plan, args, false);
 }
 
-void sparse_attention_mma_splitk(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {
+void sparse_attention_mma_splitk(ExecutionContext& context, const SparseAttentionPlan& plan,
+                                 const SparseAttentionArgs& args) {
   run(context, plan, args, true);
 }
 

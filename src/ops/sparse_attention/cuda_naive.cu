@@ -14,7 +14,8 @@ __device__ __forceinline__ float key_channel(const RecordAddress& key, int c) {
 
 __global__ void __launch_bounds__(kThreads) attend(AttentionCall call) {
   __shared__ float q[kHeadDim], p[kMaxGroup], shared[kThreads / 32];
-  const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y), tid = static_cast<int>(threadIdx.x);
+  const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y),
+            tid = static_cast<int>(threadIdx.x);
   const std::int64_t base = (static_cast<std::int64_t>(row) * call.num_heads + head) * kHeadDim;
   for (int c = tid; c < kHeadDim; c += kThreads) q[c] = bf16_to_f32(call.q[base + c]);
   const RowKeys keys = row_keys(call, row);
@@ -55,7 +56,8 @@ __global__ void __launch_bounds__(kThreads) attend(AttentionCall call) {
 
 }  // namespace
 
-void sparse_attention_naive(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {
+void sparse_attention_naive(ExecutionContext& context, const SparseAttentionPlan& plan,
+                            const SparseAttentionArgs& args) {
   if (args.rows->num_tokens == 0) return;
   attend<<<dim3(static_cast<unsigned>(args.rows->num_tokens), static_cast<unsigned>(plan.desc.num_heads)), kThreads, 0,
            stream_of(context)>>>(attention_call(plan, args));

@@ -25,7 +25,8 @@ __device__ __forceinline__ Piece load_piece(const RecordAddress& key, int lane) 
   return {load_record(rope), load_record(rope + 16), 1.0f};
 }
 __device__ __forceinline__ void widen(const Piece& piece, int lane, float (&v)[16]) {
-  const std::uint32_t a[4] = {piece.a.x, piece.a.y, piece.a.z, piece.a.w}, b[4] = {piece.b.x, piece.b.y, piece.b.z, piece.b.w};
+  const std::uint32_t a[4] = {piece.a.x, piece.a.y, piece.a.z, piece.a.w},
+                      b[4] = {piece.b.x, piece.b.y, piece.b.z, piece.b.w};
   if (lane < 28) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) v[i] = e4m3_to_f32(static_cast<std::uint8_t>(a[i / 4] >> (8 * (i % 4)))) * piece.scale;
@@ -102,10 +103,11 @@ __global__ void __launch_bounds__(kWarps * 32) attend(AttentionCall call) {
 
 }  // namespace
 
-void sparse_attention_simt(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {
+void sparse_attention_simt(ExecutionContext& context, const SparseAttentionPlan& plan,
+                           const SparseAttentionArgs& args) {
   if (args.rows->num_tokens == 0) return;
-  attend<<<dim3(static_cast<unsigned>(args.rows->num_tokens), static_cast<unsigned>(plan.desc.num_heads)), kWarps * 32, 0,
-           stream_of(context)>>>(attention_call(plan, args));
+  attend<<<dim3(static_cast<unsigned>(args.rows->num_tokens), static_cast<unsigned>(plan.desc.num_heads)), kWarps * 32,
+           0, stream_of(context)>>>(attention_call(plan, args));
 }
 
 }  // namespace fathom::cuda

@@ -9,9 +9,9 @@
 namespace fathom::cuda {
 
 inline constexpr int kAttentionThreads = 256;
-inline constexpr int kAttentionTile = 64;     // keys in shared memory at a time
-inline constexpr int kAttentionGroup = 128;   // keys of one group, of one split
-inline constexpr int kMaxSplitGroups = 9;     // the window and 1,024 entries; rows with more are not split
+inline constexpr int kAttentionTile = 64;    // keys in shared memory at a time
+inline constexpr int kAttentionGroup = 128;  // keys of one group, of one split
+inline constexpr int kMaxSplitGroups = 9;    // the window and 1,024 entries; rows with more are not split
 
 // Rows of shared memory are padded by 16 bytes, so that eight of them lie in different banks.
 constexpr std::int64_t attention_shared_bytes(int head_tiles) {
@@ -20,9 +20,9 @@ constexpr std::int64_t attention_shared_bytes(int head_tiles) {
 }
 
 struct AttentionTiling {
-  bool split = false;      // one block a group, then a combine
-  int head_tiles = 1;      // 16 heads each
-  int num_splits = 1;      // blocks a (row, heads) gets
+  bool split = false;  // one block a group, then a combine
+  int head_tiles = 1;  // 16 heads each
+  int num_splits = 1;  // blocks a (row, heads) gets
   std::int64_t shared_bytes = 0;
 };
 
@@ -35,8 +35,8 @@ constexpr int attention_groups(std::int32_t ratio, std::int32_t topk) {
 
 // From the number of rows, heads and the shared memory of a block alone. Blocks of 32 heads need two tiles'
 // shared memory and serve batches that fill the device without splitting.
-constexpr AttentionTiling attention_tiling(std::int64_t num_tokens, std::int32_t num_heads, std::int32_t ratio, std::int32_t topk,
-                                           std::int64_t shared_limit_bytes, bool may_split) {
+constexpr AttentionTiling attention_tiling(std::int64_t num_tokens, std::int32_t num_heads, std::int32_t ratio,
+                                           std::int32_t topk, std::int64_t shared_limit_bytes, bool may_split) {
   AttentionTiling tiling;
   const int groups = attention_groups(ratio, topk);
   const std::int64_t unsplit_blocks = num_tokens * ceil_div(num_heads, 32);
@@ -54,7 +54,8 @@ constexpr std::int64_t attention_workspace_bytes(std::int64_t max_tokens, std::i
                                                  std::int32_t topk) {
   const std::int64_t groups = attention_groups(ratio, topk);
   if (groups == 1 || groups > kMaxSplitGroups) return 0;
-  const std::int64_t split_tokens = std::min<std::int64_t>(max_tokens, 128 / std::max<std::int64_t>(1, ceil_div(num_heads, 32)));
+  const std::int64_t split_tokens =
+      std::min<std::int64_t>(max_tokens, 128 / std::max<std::int64_t>(1, ceil_div(num_heads, 32)));
   return round_up(split_tokens * groups * num_heads * (512 + 2) * 4, 256);
 }
 

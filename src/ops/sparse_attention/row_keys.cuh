@@ -17,18 +17,24 @@ struct AttentionCall {
   const std::int32_t* selected;  // [tokens, topk] or null
   const float2* rope;            // [tokens, 32]
   Bf16Bits* out;
-  float* partial_o;   // [tokens, splits, heads, 512]
-  float2* partial_ml; // [tokens, splits, heads]
+  float* partial_o;    // [tokens, splits, heads, 512]
+  float2* partial_ml;  // [tokens, splits, heads]
   std::int32_t num_heads, topk, num_splits;
 };
 
 inline AttentionCall attention_call(const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {
-  return {device_rows(*args.rows), args.pools,
-          plan.desc.cache,        args.q.as<Bf16Bits>(),
-          args.sink.as<float>(),  args.selected.as<std::int32_t>(),
-          args.rope.as<float2>(), args.out.as<Bf16Bits>(),
-          nullptr,                nullptr,
-          plan.desc.num_heads,    plan.desc.topk,
+  return {device_rows(*args.rows),
+          args.pools,
+          plan.desc.cache,
+          args.q.as<Bf16Bits>(),
+          args.sink.as<float>(),
+          args.selected.as<std::int32_t>(),
+          args.rope.as<float2>(),
+          args.out.as<Bf16Bits>(),
+          nullptr,
+          nullptr,
+          plan.desc.num_heads,
+          plan.desc.topk,
           1};
 }
 
@@ -36,7 +42,9 @@ struct RowKeys {
   std::int32_t sequence, window_begin, num_window, num_entries;
   const std::int32_t* selected;
 
-  __device__ __forceinline__ int num_groups() const { return 1 + (num_entries + kAttentionGroup - 1) / kAttentionGroup; }
+  __device__ __forceinline__ int num_groups() const {
+    return 1 + (num_entries + kAttentionGroup - 1) / kAttentionGroup;
+  }
   __device__ __forceinline__ int group_size(int group) const {
     return group == 0 ? num_window : min(kAttentionGroup, num_entries - (group - 1) * kAttentionGroup);
   }
@@ -60,7 +68,8 @@ inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr float kLogitScale = 0.044194173824159216f * kLog2e;  // 512^-0.5
 
 // One head's channel pair: o / denominator, stored, the last 64 channels rotated back, stored.
-__device__ __forceinline__ std::uint32_t finish_pair(float o0, float o1, float inverse, int channel, const float2* rope) {
+__device__ __forceinline__ std::uint32_t finish_pair(float o0, float o1, float inverse, int channel,
+                                                     const float2* rope) {
   float x0 = round_bf16(o0 * inverse), x1 = round_bf16(o1 * inverse);
   if (channel >= kNopeDim) {
     const float2 angle = rope[(channel - kNopeDim) / 2];
@@ -72,6 +81,8 @@ __device__ __forceinline__ std::uint32_t finish_pair(float o0, float o1, float i
   return pack_bf16(x0, x1);
 }
 // 1 / (l + e^(sink - m)); an infinite denominator gives 0.
-__device__ __forceinline__ float inverse_denominator(float m, float l, float sink) { return 1.0f / (l + exp2f(sink * kLog2e - m)); }
+__device__ __forceinline__ float inverse_denominator(float m, float l, float sink) {
+  return 1.0f / (l + exp2f(sink * kLog2e - m));
+}
 
 }  // namespace fathom::cuda

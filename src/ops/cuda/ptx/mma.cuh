@@ -7,7 +7,8 @@ namespace fathom::cuda {
 
 // d += a b, a 16x16 row-major, b 16x8 column-major, bf16 operands, fp32 accumulators. Lane l holds rows
 // l / 4 and l / 4 + 8; see PTX ISA "m16n8k16" for the fragment layout.
-__device__ __forceinline__ void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                         std::uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
