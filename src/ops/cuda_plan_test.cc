@@ -20,8 +20,9 @@ TEST(CudaPlan, every_block_fits_99_kb) {
   EXPECT_LE(attention_shared_bytes(1), kSm120Shared);
   EXPECT_GT(attention_shared_bytes(2), kSm120Shared) << "two tiles of heads are for larger cards only";
   EXPECT_LE(attention_shared_bytes(2), kSm90Shared);
-  for (const std::int64_t tokens : {1, 8, 9, 16, 17, 4096})
-    EXPECT_LE(linear_tile(tokens).shared_bytes(), kDefaultShared);
+  for (const std::int64_t tokens : {1, 8, 9, 16, 17, 4096}) {
+    for (const std::int64_t k : {128, 4096}) EXPECT_LE(linear_tile(tokens, k).shared_bytes(), kSm120Shared);
+  }
   for (const std::int32_t heads : {4, 8, 16, 64, 128}) EXPECT_LE(index_shared_bytes(heads), kDefaultShared);
 }
 

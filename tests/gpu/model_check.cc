@@ -45,6 +45,11 @@ LoadedModel load(DeviceChoice device, std::int64_t max_tokens,
   options.max_step_tokens = max_tokens;
   options.max_logit_rows = 64;
   options.variants = variants;
+  // operation=name, to compare variants on the whole model.
+  if (const char* choice = std::getenv("FATHOM_GPU_VARIANT"); choice != nullptr && device == DeviceChoice::kCuda) {
+    const std::string text(choice);
+    options.variants.emplace_back(text.substr(0, text.find('=')), text.substr(text.find('=') + 1));
+  }
   Result<LoadedModel> loaded = load_model(model_path(), options);
   if (!loaded.ok()) {
     std::fprintf(stderr, "%s\n", std::string(loaded.status().message()).c_str());

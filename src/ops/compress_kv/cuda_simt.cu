@@ -123,8 +123,12 @@ __global__ void __launch_bounds__(kIndexDim) emit_index(DeviceRows rows, CachePo
     __syncthreads();
   }
   v = round_bf16(__fmul_rn(values[t], 0.088388347648318447f));
-  const int exponent = fq_exponent(warp_max(fabsf(v)));
-  const std::uint32_t code = fq_code(v, exponent);
+  // As in write_record: the smallest exponent that the rounded values need.
+  const float amax = warp_max(fabsf(v));
+  const int first = fq_exponent(amax);
+  const auto rounded = [&](float value) { return scale_by_exp2(e2m1_to_f32(fq_code(value, first)), first); };
+  const int exponent = fq_exponent(rounded(amax));
+  const std::uint32_t code = fq_code(rounded(v), exponent);
   const std::uint32_t high = __shfl_down_sync(0xffffffffu, code, 1);
   const int per_block = kBlockTokens / cache.ratio, slot = group % per_block;
   auto* page = reinterpret_cast<std::uint8_t*>(context_block(rows, pools, sequence, group / per_block)) +

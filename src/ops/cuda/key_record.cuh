@@ -58,10 +58,13 @@ __device__ __forceinline__ void write_record(const float (&v)[4], std::uint8_t* 
 #pragma unroll
   for (int offset = 8; offset > 0; offset >>= 1) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, offset));
   if (t < kNopeDim / 4) {
-    const int exponent = aq_exponent(amax);
+    // Rounding may bring the largest magnitude down to a smaller exponent's 448: records hold the smallest exponent
+    // that their values need, so that equal values are equal bytes.
+    const int first = aq_exponent(amax);
+    const int exponent = aq_exponent(aq_value(amax, first));
     std::uint32_t codes = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) codes |= static_cast<std::uint32_t>(aq_code(v[i], exponent)) << (8 * i);
+    for (int i = 0; i < 4; ++i) codes |= static_cast<std::uint32_t>(aq_code(aq_value(v[i], first), exponent)) << (8 * i);
     reinterpret_cast<std::uint32_t*>(data)[t] = codes;
     if ((t & 15) == 0) scales[t >> 4] = static_cast<std::uint8_t>(exponent + 127);
   } else {

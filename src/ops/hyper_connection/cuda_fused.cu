@@ -26,8 +26,9 @@ __device__ __forceinline__ void transpose_step(float (&v)[32], int lane) {
 
 template <bool kPost, bool kPre>
 __global__ void __launch_bounds__(kThreads)
-    mix_and_sum(const Bf16Bits* h, const Bf16Bits* y, const float* post, const float* comb, Bf16Bits* next,
-                const float* fn, float* partials, int num_tokens, int hidden) {
+    mix_and_sum(const Bf16Bits* __restrict__ h, const Bf16Bits* __restrict__ y, const float* __restrict__ post,
+                const float* __restrict__ comb, Bf16Bits* __restrict__ next, const float* fn, float* partials,
+                int num_tokens, int hidden) {
   __shared__ float sums[kHcRowsPerBlock][kWarps][kHcPartials];
   const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
   const int k = tid / kHcSplitChannels, c = static_cast<int>(blockIdx.x) * kHcSplitChannels + tid % kHcSplitChannels;
@@ -40,32 +41,43 @@ __global__ void __launch_bounds__(kThreads)
     for (int m = 0; m < kHcOutputs; ++m)
       w[m] = active ? fn[static_cast<std::int64_t>(m) * kHcStreams * hidden + k * hidden + c] : 0.0f;
   }
-  for (int i = 0; i < rows; ++i) {
-    const std::int64_t token = first + i;
-    float v = 0.0f;
-    if (active) {
+  // Four rows at a time: their loads are on the way together.
+  constexpr int kTogether = 4;
+  for (int base = 0; base < rows; base += kTogether) {
+    float v[kTogether];
+#pragma unroll
+    for (int r = 0; r < kTogether; ++r) {
+      const std::int64_t token = first + min(base + r, rows - 1);
+      v[r] = 0.0f;
+      if (!active) continue;
       const Bf16Bits* row = h + token * kHcStreams * hidden + c;
       if constexpr (kPost) {
         const float* mix = comb + token * kHcStreams * kHcStreams + k;
         float sum = post[token * kHcStreams + k] * bf16_to_f32(y[token * hidden + c]);
 #pragma unroll
         for (int j = 0; j < kHcStreams; ++j) sum += mix[j * kHcStreams] * bf16_to_f32(row[j * hidden]);
-        const Bf16Bits rounded = f32_to_bf16(sum);
-        next[(token * kHcStreams + k) * hidden + c] = rounded;
-        v = bf16_to_f32(rounded);
+        v[r] = round_bf16(sum);
       } else {
-        v = bf16_to_f32(row[k * hidden]);
+        v[r] = bf16_to_f32(row[k * hidden]);
       }
     }
-    if constexpr (kPre) {
-      float terms[32];
 #pragma unroll
-      for (int m = 0; m < kHcOutputs; ++m) terms[m] = w[m] * v;
-      terms[kHcOutputs] = v * v;
+    for (int r = 0; r < kTogether; ++r) {
+      if (base + r >= rows) break;
+      if constexpr (kPost) {
+        if (active)
+          next[(static_cast<std::int64_t>(first + base + r) * kHcStreams + k) * hidden + c] = f32_to_bf16(v[r]);
+      }
+      if constexpr (kPre) {
+        float terms[32];
 #pragma unroll
-      for (int m = kHcOutputs + 1; m < 32; ++m) terms[m] = 0.0f;
-      transpose_step<16>(terms, lane);
-      sums[i][warp][lane] = terms[0];
+        for (int m = 0; m < kHcOutputs; ++m) terms[m] = w[m] * v[r];
+        terms[kHcOutputs] = v[r] * v[r];
+#pragma unroll
+        for (int m = kHcOutputs + 1; m < 32; ++m) terms[m] = 0.0f;
+        transpose_step<16>(terms, lane);
+        sums[base + r][warp][lane] = terms[0];
+      }
     }
   }
   if constexpr (kPre) {

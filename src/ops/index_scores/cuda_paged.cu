@@ -51,60 +51,60 @@ __global__ void __launch_bounds__(kIndexWarps * 32) score_pages(const __grid_con
   float* out = call.scores + row * call.stride;
   const int step = static_cast<int>(gridDim.x) * kIndexBlockKeys;
   int first = static_cast<int>(blockIdx.x) * kIndexBlockKeys + warp * kIndexWarpKeys;
-  KeyRow low{}, high{};
-  if (first < visible) {
-    low = load_key(call, sequence, min(first + g, visible - 1), t);
-    high = load_key(call, sequence, min(first + 8 + g, visible - 1), t);
-  }
-  for (; first < visible; first += step) {
-    KeyRow next_low = low, next_high = high;
-    if (first + step < visible) {
-      next_low = load_key(call, sequence, min(first + step + g, visible - 1), t);
-      next_high = load_key(call, sequence, min(first + step + 8 + g, visible - 1), t);
-    }
-    // Exponents are those of small activations: 2^126 for the code's bias less 2^30 never leaves bf16's range.
-    std::uint32_t a[8][4];
-    const std::uint32_t low_scale = (low.scale + 96u) << 7, high_scale = (high.scale + 96u) << 7;
+  KeyRow keys[4] = {}, next[4] = {};  // rows g, g + 8, g + 16, g + 24
+  const auto load = [&](KeyRow(&to)[4], int at) {
 #pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      const std::uint32_t c0 = word == 0   ? low.codes.x
-                               : word == 1 ? low.codes.y
-                               : word == 2 ? low.codes.z
-                                           : low.codes.w;
-      const std::uint32_t c1 = word == 0   ? high.codes.x
-                               : word == 1 ? high.codes.y
-                               : word == 2 ? high.codes.z
-                                           : high.codes.w;
-      std::uint32_t p[4], r[4];
-      e2m1_pairs(c0, low_scale | low_scale << 16, p);
-      e2m1_pairs(c1, high_scale | high_scale << 16, r);
-      a[2 * word][0] = p[0], a[2 * word][1] = r[0], a[2 * word][2] = p[1], a[2 * word][3] = r[1];
-      a[2 * word + 1][0] = p[2], a[2 * word + 1][1] = r[2], a[2 * word + 1][2] = p[3], a[2 * word + 1][3] = r[3];
+    for (int i = 0; i < 4; ++i) to[i] = load_key(call, sequence, min(at + 8 * i + g, visible - 1), t);
+  };
+  if (first < visible) load(keys, first);
+  for (; first < visible; first += step) {
+    if (first + step < visible) load(next, first + step);
+    // Exponents are those of small activations: 2^126 for the code's bias less 2^30 never leaves bf16's range.
+    std::uint32_t a[2][8][4];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      const KeyRow low = keys[2 * m], high = keys[2 * m + 1];
+      const std::uint32_t low_scale = (low.scale + 96u) << 7, high_scale = (high.scale + 96u) << 7;
+      const std::uint32_t c0[4] = {low.codes.x, low.codes.y, low.codes.z, low.codes.w};
+      const std::uint32_t c1[4] = {high.codes.x, high.codes.y, high.codes.z, high.codes.w};
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        std::uint32_t p[4], r[4];
+        e2m1_pairs(c0[word], low_scale | low_scale << 16, p);
+        e2m1_pairs(c1[word], high_scale | high_scale << 16, r);
+        a[m][2 * word][0] = p[0], a[m][2 * word][1] = r[0], a[m][2 * word][2] = p[1], a[m][2 * word][3] = r[1];
+        a[m][2 * word + 1][0] = p[2], a[m][2 * word + 1][1] = r[2], a[m][2 * word + 1][2] = p[3],
+                        a[m][2 * word + 1][3] = r[3];
+      }
     }
-    float sum_low = 0.0f, sum_high = 0.0f;
+    float sums[4] = {};
+#pragma unroll 2
     for (int tile = 0; tile < tiles; ++tile) {
-      float s[4] = {};
+      float s[2][4] = {};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const uint4 x = q[(tile * 4 + j) * 32 + lane];
-        mma_bf16(s, a[2 * j], x.x, x.y);
-        mma_bf16(s, a[2 * j + 1], x.z, x.w);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          mma_bf16(s[m], a[m][2 * j], x.x, x.y);
+          mma_bf16(s[m], a[m][2 * j + 1], x.z, x.w);
+        }
       }
       const float2 w = *reinterpret_cast<const float2*>(weights + 8 * tile + 2 * t);
-      sum_low += fmaxf(s[0], 0.0f) * w.x + fmaxf(s[1], 0.0f) * w.y;
-      sum_high += fmaxf(s[2], 0.0f) * w.x + fmaxf(s[3], 0.0f) * w.y;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = &s[i / 2][2 * (i % 2)];
+        sums[i] += fmaxf(pair[0], 0.0f) * w.x + fmaxf(pair[1], 0.0f) * w.y;
+      }
     }
 #pragma unroll
-    for (int mask = 1; mask <= 2; mask <<= 1) {
-      sum_low += __shfl_xor_sync(0xffffffffu, sum_low, mask);
-      sum_high += __shfl_xor_sync(0xffffffffu, sum_high, mask);
+    for (int i = 0; i < 4; ++i) {
+      sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 1);
+      sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 2);
+      const int entry = first + 8 * i + g;
+      if (t == 0 && entry < visible) out[entry] = sums[i] * 0x1p30f;
+      keys[i] = next[i];
     }
-    if (t == 0) {
-      if (first + g < visible) out[first + g] = sum_low * 0x1p30f;
-      if (first + 8 + g < visible) out[first + 8 + g] = sum_high * 0x1p30f;
-    }
-    low = next_low;
-    high = next_high;
   }
 }
 

@@ -6,7 +6,7 @@
 namespace fathom::cuda {
 
 inline constexpr int kIndexWarps = 8;
-inline constexpr int kIndexWarpKeys = 16;                             // keys of one m16 tile
+inline constexpr int kIndexWarpKeys = 32;  // two tiles of 16: they share every read of the query
 inline constexpr int kIndexBlockKeys = kIndexWarps * kIndexWarpKeys;  // keys a block takes per stride
 inline constexpr int kIndexMaxHeads = 128;
 

@@ -3,6 +3,8 @@
 #include "ops/cuda/weight_fragments.cuh"
 #include "ops/linear/run.cuh"
 
+#include <type_traits>
+
 namespace fathom::cuda {
 namespace {
 
@@ -16,12 +18,33 @@ struct Accumulators {
   float total[kRowTiles][kTokenTiles][4];
 };
 
-// One chunk of bf16 weights.
-template <int kRowTiles, int kTokenTiles>
-__device__ __forceinline__ void chunk_bf16(Accumulators<kRowTiles, kTokenTiles>& acc, const DeviceWeight& w,
-                                           int first_row, int chunk, const Bf16Bits* const (&x)[kTokenTiles], int g,
-                                           int t) {
-  uint4 raw[kRowTiles][2][4];
+// One chunk of a weight's rows as loaded: two rows of a 16-row tile a lane.
+template <int kRowTiles>
+struct RawE4m3 {
+  uint4 v[kRowTiles][2][2];
+};
+template <int kRowTiles>
+struct RawBf16 {
+  uint4 v[kRowTiles][2][4];
+};
+
+template <int kRowTiles>
+__device__ __forceinline__ void load_chunk(RawE4m3<kRowTiles>& raw, const DeviceWeight& w, int first_row, int chunk,
+                                           int g, int t) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = min(first_row + 16 * m + 8 * half + g, w.n - 1);
+      const std::uint8_t* p = w.values + static_cast<std::int64_t>(row) * w.k + chunk * kLinearChunk + 16 * t;
+      raw.v[m][half][0] = load_streaming(p);
+      raw.v[m][half][1] = load_streaming(p + 64);
+    }
+  }
+}
+template <int kRowTiles>
+__device__ __forceinline__ void load_chunk(RawBf16<kRowTiles>& raw, const DeviceWeight& w, int first_row, int chunk,
+                                           int g, int t) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -29,79 +52,83 @@ __device__ __forceinline__ void chunk_bf16(Accumulators<kRowTiles, kTokenTiles>&
       const int row = min(first_row + 16 * m + 8 * half + g, w.n - 1);
       const std::uint8_t* p = w.values + (static_cast<std::int64_t>(row) * w.k + chunk * kLinearChunk) * 2 + 16 * t;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) raw[m][half][j] = load_streaming(p + 64 * j);
+      for (int j = 0; j < 4; ++j) raw.v[m][half][j] = load_streaming(p + 64 * j);
     }
   }
+}
+
+// The fragments of the chunk's eight steps for tile m.
+template <int kRowTiles>
+__device__ __forceinline__ void make_fragments(const RawE4m3<kRowTiles>& raw, int m, std::uint32_t (&a)[8][4]) {
 #pragma unroll
-  for (int n = 0; n < kTokenTiles; ++n) {
-    std::uint32_t b[16];
-    ColumnsBf16::load(b, x[n] + chunk * kLinearChunk, t);
+  for (int j = 0; j < 2; ++j) {
+    const uint4 low = raw.v[m][0][j], high = raw.v[m][1][j];
+    const std::uint32_t c0[4] = {low.x, low.y, low.z, low.w}, c1[4] = {high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      e4m3_pairs(c0[i], a[4 * j + i][0], a[4 * j + i][2]);
+      e4m3_pairs(c1[i], a[4 * j + i][1], a[4 * j + i][3]);
+    }
+  }
+}
+template <int kRowTiles>
+__device__ __forceinline__ void make_fragments(const RawBf16<kRowTiles>& raw, int m, std::uint32_t (&a)[8][4]) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const uint4 low = raw.v[m][0][j], high = raw.v[m][1][j];
+    a[2 * j][0] = low.x, a[2 * j][1] = high.x, a[2 * j][2] = low.y, a[2 * j][3] = high.y;
+    a[2 * j + 1][0] = low.z, a[2 * j + 1][1] = high.z, a[2 * j + 1][2] = low.w, a[2 * j + 1][3] = high.w;
+  }
+}
+
+// All chunks of a warp: weights of the next chunk are on their way while this one is multiplied; fragments are
+// made once and meet every tile of rows of x.
+template <int kRowTiles, int kTokenTiles, typename Raw>
+__device__ __forceinline__ void multiply_rows(Accumulators<kRowTiles, kTokenTiles>& acc, const DeviceWeight& w,
+                                              int first_row, bool quantise_here,
+                                              const Bf16Bits* const (&x)[kTokenTiles], int warp, int g, int t) {
+  constexpr bool kFp8 = std::is_same_v<Raw, RawE4m3<kRowTiles>>;
+  const int num_chunks = w.k / kLinearChunk;
+  if (warp >= num_chunks) return;
+  Raw raw, next;
+  load_chunk(raw, w, first_row, warp, g, t);
+  for (int c = warp; c < num_chunks; c += kLinearWarps) {
+    if (c + kLinearWarps < num_chunks) load_chunk(next, w, first_row, c + kLinearWarps, g, t);
+    std::uint32_t a[kRowTiles][8][4];
+    float scale[kRowTiles];
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const uint4 r0 = raw[m][0][j], r1 = raw[m][1][j];
-        const std::uint32_t first[4] = {r0.x, r1.x, r0.y, r1.y};
-        mma_bf16(acc.total[m][n], first, b[4 * j], b[4 * j + 1]);
-        const std::uint32_t second[4] = {r0.z, r1.z, r0.w, r1.w};
-        mma_bf16(acc.total[m][n], second, b[4 * j + 2], b[4 * j + 3]);
+      make_fragments(raw, m, a[m]);
+      scale[m] = 1.0f;
+      if constexpr (kFp8) {
+        const std::int64_t s =
+            static_cast<std::int64_t>(min(first_row + 16 * m, w.n - 1) / 128) * ((w.k + 127) / 128) + c;
+        scale[m] = w.f32_scale ? reinterpret_cast<const float*>(w.scale)[s] : e8m0_to_f32(w.scale[s]);
       }
     }
-  }
-}
-
-template <int kRowTiles>
-struct CodesE4m3 {
-  uint4 raw[kRowTiles][2][2];
-};
-
-template <int kRowTiles>
-__device__ __forceinline__ void load_e4m3(CodesE4m3<kRowTiles>& codes, const DeviceWeight& w, int first_row, int chunk,
-                                          int g, int t) {
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = min(first_row + 16 * m + 8 * half + g, w.n - 1);
-      const std::uint8_t* p = w.values + static_cast<std::int64_t>(row) * w.k + chunk * kLinearChunk + 16 * t;
-      codes.raw[m][half][0] = load_streaming(p);
-      codes.raw[m][half][1] = load_streaming(p + 64);
-    }
-  }
-}
-
-template <int kRowTiles, int kTokenTiles>
-__device__ __forceinline__ void chunk_e4m3(Accumulators<kRowTiles, kTokenTiles>& acc, const CodesE4m3<kRowTiles>& codes,
-                                           const DeviceWeight& w, int first_row, int chunk, bool quantise_here,
-                                           const Bf16Bits* const (&x)[kTokenTiles], int g, int t) {
-  std::uint32_t b[kTokenTiles][16];
-#pragma unroll
-  for (int n = 0; n < kTokenTiles; ++n) {
-    ColumnsE4m3::load(b[n], x[n] + chunk * kLinearChunk, t);
-    if (quantise_here) simulate_aq_quad(b[n]);
-  }
-  const int scale_row_stride = (w.k + 127) / 128;
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-    float part[kTokenTiles][4] = {};
-#pragma unroll
-    for (int s = 0; s < 8; ++s) {
-      const uint4 r0 = codes.raw[m][0][s / 4], r1 = codes.raw[m][1][s / 4];
-      const std::uint32_t c0 = s % 4 == 0 ? r0.x : s % 4 == 1 ? r0.y : s % 4 == 2 ? r0.z : r0.w;
-      const std::uint32_t c1 = s % 4 == 0 ? r1.x : s % 4 == 1 ? r1.y : s % 4 == 2 ? r1.z : r1.w;
-      std::uint32_t a[4];
-      e4m3_pairs(c0, a[0], a[2]);
-      e4m3_pairs(c1, a[1], a[3]);
-#pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n) mma_bf16(part[n], a, b[n][2 * s], b[n][2 * s + 1]);
-    }
-    const std::int64_t s = static_cast<std::int64_t>(min(first_row + 16 * m, w.n - 1) / 128) * scale_row_stride + chunk;
-    const float scale = w.f32_scale ? reinterpret_cast<const float*>(w.scale)[s] : e8m0_to_f32(w.scale[s]);
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
+      std::uint32_t b[16];
+      if constexpr (kFp8)
+        ColumnsE4m3::load(b, x[n] + c * kLinearChunk, t);
+      else
+        ColumnsBf16::load(b, x[n] + c * kLinearChunk, t);
+      if (kFp8 && quantise_here) simulate_aq_quad(b);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) acc.total[m][n][i] += part[n][i] * scale;
+      for (int m = 0; m < kRowTiles; ++m) {
+        if constexpr (kFp8) {
+          float part[4] = {};
+#pragma unroll
+          for (int s = 0; s < 8; ++s) mma_bf16(part, a[m][s], b[2 * s], b[2 * s + 1]);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) acc.total[m][n][i] += part[i] * scale[m];
+        } else {
+#pragma unroll
+          for (int s = 0; s < 8; ++s) mma_bf16(acc.total[m][n], a[m][s], b[2 * s], b[2 * s + 1]);
+        }
+      }
     }
+    raw = next;
   }
 }
 
@@ -129,17 +156,11 @@ __global__ void __launch_bounds__(kLinearWarps * 32, kTokenTiles == 1 ? 2 : 1)
   }
   Accumulators<kRowTiles, kTokenTiles> acc = {};
   const int num_chunks = w.k / kLinearChunk;
-  if (w.format == WeightFormat::kBf16) {
-    for (int c = warp; c < num_chunks; c += kLinearWarps) chunk_bf16(acc, w, first_row, c, x, g, t);
-  } else {
-    CodesE4m3<kRowTiles> codes, next;
-    if (warp < num_chunks) load_e4m3(codes, w, first_row, warp, g, t);
-    for (int c = warp; c < num_chunks; c += kLinearWarps) {
-      if (c + kLinearWarps < num_chunks) load_e4m3(next, w, first_row, c + kLinearWarps, g, t);
-      chunk_e4m3(acc, codes, w, first_row, c, item.quantise && !from_scratch, x, g, t);
-      codes = next;
-    }
-  }
+  if (w.format == WeightFormat::kBf16)
+    multiply_rows<kRowTiles, kTokenTiles, RawBf16<kRowTiles>>(acc, w, first_row, false, x, warp, g, t);
+  else
+    multiply_rows<kRowTiles, kTokenTiles, RawE4m3<kRowTiles>>(acc, w, first_row, item.quantise && !from_scratch, x,
+                                                              warp, g, t);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -175,6 +196,10 @@ void launch(const LinearCall& call, LinearGroup& group, const Bf16Bits* quantise
   }
   const dim3 grid(static_cast<unsigned>(tiles),
                   static_cast<unsigned>((call.num_tokens + 8 * kTokenTiles - 1) / (8 * kTokenTiles)));
+  static const cudaError_t raised =
+      cudaFuncSetAttribute(linear_rows<kRowTiles, kTokenTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(kTile.shared_bytes()));
+  static_cast<void>(raised);  // a failure shows as the launch's
   linear_rows<kRowTiles, kTokenTiles>
       <<<grid, kLinearWarps * 32, kTile.shared_bytes(), stream>>>(call, group, quantised);
 }
@@ -198,15 +223,18 @@ void launch_linear_mma(const LinearCall& call, std::span<const LinearItem> items
     quantise = quantise || item.quantise;
     group.items[group.num_items++] = item;
   }
-  const LinearTile tile = linear_tile(call.num_tokens);
+  const LinearTile tile = linear_tile(call.num_tokens, items.front().weight.k);
   const bool prepare = quantise && (tile.token_tiles > 1 || !fits(items));
   if (prepare) launch_quantise_rows(call.x, call.x_stride, scratch, call.num_tokens, call.x_stride, stream);
   if (!fits(items)) return launch_linear_naive(call, items, scratch, stream);
   const Bf16Bits* quantised = prepare ? scratch : nullptr;
   switch (tile.token_tiles) {
-    case 1: return launch<2, 1>(call, group, quantised, stream);
+    case 1:
+      if (tile.row_tiles == 1) return launch<1, 1>(call, group, quantised, stream);
+      return launch<2, 1>(call, group, quantised, stream);
     case 2: return launch<2, 2>(call, group, quantised, stream);
-    default: return launch<2, 4>(call, group, quantised, stream);
+    case 4: return launch<2, 4>(call, group, quantised, stream);
+    default: return launch<2, 8>(call, group, quantised, stream);
   }
 }
 

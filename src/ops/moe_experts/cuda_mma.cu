@@ -221,10 +221,11 @@ __device__ __forceinline__ void down_tile(const MoeCall& call, const DeviceWeigh
   }
 }
 
-// blockIdx.y: an item, the last one the shared expert. Items beyond those that exist leave at once.
-__device__ __forceinline__ bool entries_of(const MoeCall& call, int num_items_max, Entries& entries, int& expert) {
-  const int item = static_cast<int>(blockIdx.y);
-  if (item == num_items_max) {
+// blockIdx.y: the shared expert first (it has all rows, so it runs longest), then the items; those beyond the
+// items that exist leave at once.
+__device__ __forceinline__ bool entries_of(const MoeCall& call, Entries& entries, int& expert) {
+  int item = static_cast<int>(blockIdx.y);
+  if (call.has_shared && item-- == 0) {
     entries = {nullptr, call.num_tokens, call.num_tokens * call.topk, call.topk};
     expert = -1;
     return true;
@@ -237,24 +238,22 @@ __device__ __forceinline__ bool entries_of(const MoeCall& call, int num_items_ma
 }
 
 template <WeightFormat kFormat>
-__global__ void __launch_bounds__(kMoeWarps * 32, 2)
-    experts_up(const __grid_constant__ MoeCall call, int num_items_max) {
+__global__ void __launch_bounds__(kMoeWarps * 32, 2) experts_up(const __grid_constant__ MoeCall call) {
   __shared__ float partial[kMoeWarps][2][kMoeUpRows][9];
   Entries entries{};
   int expert = 0;
-  if (!entries_of(call, num_items_max, entries, expert)) return;
+  if (!entries_of(call, entries, expert)) return;
   if (expert < 0) return up_tile<WeightFormat::kFp8Block128>(call, call.shared_w1, call.shared_w3, entries, partial);
   up_tile<kFormat>(call, expert_matrix(call.experts, call.experts.w1, 0, expert),
                    expert_matrix(call.experts, call.experts.w3, 1, expert), entries, partial);
 }
 
 template <WeightFormat kFormat>
-__global__ void __launch_bounds__(kMoeWarps * 32, 2)
-    experts_down(const __grid_constant__ MoeCall call, int num_items_max) {
+__global__ void __launch_bounds__(kMoeWarps * 32, 2) experts_down(const __grid_constant__ MoeCall call) {
   __shared__ float partial[kMoeWarps][kMoeDownRows][9];
   Entries entries{};
   int expert = 0;
-  if (!entries_of(call, num_items_max, entries, expert)) return;
+  if (!entries_of(call, entries, expert)) return;
   if (expert < 0) return down_tile<WeightFormat::kFp8Block128>(call, call.shared_w2, entries, partial);
   down_tile<kFormat>(call, expert_matrix(call.experts, call.experts.w2, 2, expert), entries, partial);
 }
@@ -264,9 +263,9 @@ void launch_experts(const MoeCall& call, cudaStream_t stream) {
   const auto items = static_cast<int>(moe_max_items(call.num_tokens, call.num_experts, call.topk));
   const auto grid_y = static_cast<unsigned>(items + (call.has_shared ? 1 : 0));
   experts_up<kFormat>
-      <<<dim3(static_cast<unsigned>(call.intermediate / kMoeUpRows), grid_y), kMoeWarps * 32, 0, stream>>>(call, items);
+      <<<dim3(static_cast<unsigned>(call.intermediate / kMoeUpRows), grid_y), kMoeWarps * 32, 0, stream>>>(call);
   experts_down<kFormat>
-      <<<dim3(static_cast<unsigned>(call.hidden / kMoeDownRows), grid_y), kMoeWarps * 32, 0, stream>>>(call, items);
+      <<<dim3(static_cast<unsigned>(call.hidden / kMoeDownRows), grid_y), kMoeWarps * 32, 0, stream>>>(call);
 }
 
 }  // namespace

@@ -59,9 +59,27 @@ __global__ void __launch_bounds__(kThreads)
     const int shift = kShifts[round], bins = 1 << kBits[round];
     for (int i = tid; i < kBins; i += kThreads) histogram[i] = 0;
     __syncthreads();
-    for (int i = tid; i < visible; i += kThreads) {
-      const std::uint32_t key = ordered(s[i]);
-      if ((key & mask) == prefix) atomicAdd(&histogram[(key >> shift) & static_cast<std::uint32_t>(bins - 1)], 1);
+    // Eight loads in flight a thread. Scores share few leading digits, so in the first round equal digits of a
+    // warp are counted by one lane.
+    for (int base = 0; base < visible; base += 8 * kThreads) {
+      std::uint32_t keys[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const int i = base + k * kThreads + tid;
+        keys[k] = i < visible ? ordered(s[i]) : 0;
+      }
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        if (base + k * kThreads >= visible) break;  // the same for the whole block
+        const bool counts = base + k * kThreads + tid < visible && (keys[k] & mask) == prefix;
+        const std::uint32_t digit = counts ? (keys[k] >> shift) & static_cast<std::uint32_t>(bins - 1) : 0xffffffffu;
+        if (round == 0 && visible > 8 * kThreads) {
+          const unsigned same = __match_any_sync(0xffffffffu, digit);
+          if (counts && (tid & 31) == __ffs(static_cast<int>(same)) - 1) atomicAdd(&histogram[digit], __popc(same));
+        } else if (counts) {
+          atomicAdd(&histogram[digit], 1);
+        }
+      }
     }
     __syncthreads();
     // Bins from the top, two a thread: find where the running count reaches `wanted`.
@@ -80,23 +98,36 @@ __global__ void __launch_bounds__(kThreads)
     wanted = wanted_left;
     __syncthreads();
   }
-  // `prefix` is the topk-th best; `wanted` of its equals are taken, lowest index first. A thread owns a run of
-  // entries, so that places ascend with threads.
-  const int run = (visible + kThreads - 1) / kThreads, begin = min(tid * run, visible), end = min(begin + run, visible);
+  // `prefix` is the topk-th best; `wanted` of its equals are taken, lowest index first. A warp owns a run of
+  // entries, so that places ascend with warps, and reads it 32 at a time.
+  const int lane = tid & 31, warp = tid >> 5;
+  const int run = ((visible + 31) / 32 + 31) / 32 * 32, begin = min(warp * run, visible),
+            end = min(begin + run, visible);
   int above = 0, equal = 0;
-  for (int i = begin; i < end; ++i) {
+#pragma unroll 4
+  for (int i = begin + lane; i < end; i += 32) {
     const std::uint32_t key = ordered(s[i]);
     above += key > prefix ? 1 : 0;
     equal += key == prefix ? 1 : 0;
   }
-  const int equal_before = scan_block(equal, warps) - equal;
+  // Counts of the warps before this one: the scan runs over threads, whose order is that of the warps.
+  const int above_scan = scan_block(above, warps);
+  const int above_before = __shfl_sync(0xffffffffu, above_scan - above, 0);
   __syncthreads();
-  const int above_before = scan_block(above, warps) - above;
-  int equal_rank = equal_before, place = above_before + min(equal_before, wanted);
-  for (int i = begin; i < end; ++i) {
-    const std::uint32_t key = ordered(s[i]);
-    const bool keep = key > prefix || (key == prefix && equal_rank++ < wanted);
-    if (keep) out[place++] = i;
+  const int equal_scan = scan_block(equal, warps);
+  int equal_rank = __shfl_sync(0xffffffffu, equal_scan - equal, 0);
+  int place = above_before + min(equal_rank, wanted);
+  const unsigned below = (1u << lane) - 1u;
+#pragma unroll 4
+  for (int base = begin; base < end; base += 32) {
+    const std::uint32_t key = base + lane < end ? ordered(s[base + lane]) : 0;
+    const bool is_equal = base + lane < end && key == prefix;
+    const unsigned equals = __ballot_sync(0xffffffffu, is_equal);
+    const bool keep = base + lane < end && (key > prefix || (is_equal && equal_rank + __popc(equals & below) < wanted));
+    const unsigned kept = __ballot_sync(0xffffffffu, keep);
+    if (keep) out[place + __popc(kept & below)] = base + lane;
+    place += __popc(kept);
+    equal_rank += __popc(equals);
   }
 }
 

@@ -16,7 +16,7 @@ inline constexpr int kMaxSplitGroups = 9;    // the window and 1,024 entries; ro
 // Rows of shared memory are padded by 16 bytes, so that eight of them lie in different banks.
 constexpr std::int64_t attention_shared_bytes(int head_tiles) {
   const std::int64_t heads = 16 * head_tiles, row = 512 * 2 + 16;
-  return heads * row + kAttentionTile * row + heads * (kAttentionTile * 2 + 16) + 8 * heads * 4;
+  return heads * row + kAttentionTile * row + 2 * heads * (kAttentionTile * 2 + 16) + 8 * heads * 4;
 }
 
 struct AttentionTiling {
