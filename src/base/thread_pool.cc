@@ -62,6 +62,10 @@ void ThreadPool::run_erased(std::int64_t num_parts, void* context, Erased call) 
     return;
   }
   FATHOM_CHECK(num_parts < (std::int64_t{1} << 32), "parts are counted in 32 bits");
+  // First close the last job: a worker still on its way out of it would otherwise find this job's parts under the
+  // old claim word, run one too early and count it twice. No later store may pass the exchange.
+  claim_.exchange(std::uint64_t{generation_of(claim_.load(std::memory_order_relaxed))} << 32 | 0xffffffffu,
+                  std::memory_order_acq_rel);
   job_parts_.store(num_parts, std::memory_order_relaxed);
   job_context_.store(context, std::memory_order_relaxed);
   job_call_.store(call, std::memory_order_relaxed);
