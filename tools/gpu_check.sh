@@ -4,7 +4,8 @@
 #   tools/gpu_check.sh [FOLDER] [part ...]
 #
 # FOLDER holds fathom_gpu_check, and may hold lib/ (shared libraries the machine lacks), mini-v4/ (the model) and
-# gpu_prompts.txt. Parts: correctness, model, sanitizer, bench; all of them when none is named. The full output
+# gpu_prompts.txt. Parts: correctness, model, sanitizer, bench, synthetic (16 GB of disk; only when
+# named); all the others when none is named. The full output
 # goes to $OUT/gpu_check.log, or FOLDER/gpu_check.log when OUT is unset; the exit code is 1 when any part failed.
 set -uo pipefail
 folder=$(cd "${1:-.}" && pwd)
@@ -55,8 +56,9 @@ main() {
           echo "== sanitizer: compute-sanitizer is not here, not run"
         fi
         ;;
+      synthetic) run synthetic "$check" --gtest_brief=1 --gtest_filter='Synthetic.*' ;;
       bench) run bench "$check" --gtest_brief=1 --gtest_filter='Bench.*' ;;
-      *) echo "unknown part $part: expected correctness, model, sanitizer or bench" && failed=1 ;;
+      *) echo "unknown part $part: expected correctness, model, sanitizer, bench or synthetic" && failed=1 ;;
     esac
   done
   if [ $failed -eq 0 ]; then echo "all parts passed"; else echo "some parts FAILED"; fi
