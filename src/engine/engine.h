@@ -38,7 +38,9 @@ struct EngineOptions {
   std::int32_t max_choices = 128;
   std::int32_t max_logprobs = 20;
   std::int32_t num_drafts = 0;  // drafts asked of the executor, a decode step; at most its limit
-  TokenId eos_id = -1;          // -1: the tokenizer's; without a tokenizer, none
+  // num_drafts is the most; each step's number follows from measured step times and acceptance (speculation.h).
+  bool adaptive_drafts = false;
+  TokenId eos_id = -1;  // -1: the tokenizer's; without a tokenizer, none
   bool prefix_cache = true;
   bool reuse_decoded = false;  // decoded blocks enter the prefix cache though the executor's classes differ
   // Each request that hit the prefix cache is computed a second time without it and compared, log probabilities
@@ -78,6 +80,11 @@ struct EngineStats {
   std::int64_t preemptions = 0;
   std::int64_t prefix_checks = 0, prefix_checks_failed = 0;
   std::int64_t draft_steps = 0, drafted_tokens = 0, accepted_tokens = 0;
+  // Of drafts that followed right ones: lately, and as it used to be. The alarm: lately is far below that.
+  double draft_acceptance = 0, draft_acceptance_history = 0;
+  bool draft_alarm = false;
+  std::int64_t draft_alarms = 0;
+  std::int32_t draft_depth = 0;  // asked for in the last step
   std::array<std::int64_t, kMaxDraft> accepted_per_position{};
   double busy_us = 0;  // time inside steps
 };

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/units.h"
 #include "engine/engine_thread.h"
 
@@ -55,14 +56,56 @@ void EngineThread::fill_masks(Choice& choice, const SequenceState& state, std::i
   choice.spec.allowed = choice.mask;
 }
 
+// Drafts that this step is to propose for each sequence that it draws a token for.
+std::int32_t EngineThread::plan_depth(const StepPlan& plan) {
+  if (!options_.adaptive_drafts || options_.num_drafts == 0) return options_.num_drafts;
+  rates_.clear();
+  for (const SequenceStep& step : plan.sequences) {
+    if (step.num_logits > 0) rates_.push_back(choices_.at(step.id)->acceptance.rate());
+  }
+  return choose_depth(step_times_, rates_, options_.num_drafts);
+}
+
+// Steps in which every sequence verified and proposed the same number; the others tell nothing about one depth.
+void EngineThread::account_step_time(const StepPlan& plan, std::int64_t step_us) {
+  const std::int32_t depth = plan.sequences.front().num_drafts;
+  for (const SequenceStep& step : plan.sequences) {
+    if (step.num_tokens != 1 + depth || step.num_drafts != depth || step.num_proposals != depth) return;
+  }
+  step_times_.add(static_cast<std::int32_t>(plan.sequences.size()), depth, static_cast<double>(step_us));
+}
+
+void EngineThread::account_drafts(Choice& choice, const SequenceStep& step, const SequenceResult& got) {
+  if (step.num_drafts == 0) {
+    choice.acceptance.fade();
+    return;
+  }
+  ++counts_.draft_steps;
+  counts_.drafted_tokens += step.num_drafts;
+  counts_.accepted_tokens += got.accepted;
+  for (std::int32_t i = 0; i < got.accepted; ++i) ++counts_.accepted_per_position[static_cast<std::size_t>(i)];
+  choice.usage.drafted_tokens += step.num_drafts;
+  choice.usage.accepted_tokens += got.accepted;
+  choice.acceptance.add(step.num_drafts, got.accepted);
+  if (acceptance_alarm_.add(step.num_drafts, got.accepted)) {
+    ++counts_.draft_alarms;
+    log_warning("drafts are accepted far less often than before: " + std::to_string(acceptance_alarm_.recent()) +
+                " lately, " + std::to_string(acceptance_alarm_.history()) + " before");
+  }
+  counts_.draft_alarm = acceptance_alarm_.raised();
+  counts_.draft_acceptance = acceptance_alarm_.recent();
+  counts_.draft_acceptance_history = acceptance_alarm_.history();
+}
+
 void EngineThread::fill_samples(StepPlan& plan) {
+  const std::int32_t depth = counts_.draft_depth = plan_depth(plan);
   for (SequenceStep& step : plan.sequences) {
     if (step.num_logits == 0) continue;
     Choice& choice = *choices_.at(step.id);
     const SequenceState& state = *scheduler_.find(step.id);
     const Request& request = choice.request->request;
     const bool draws = step.start + step.num_tokens - step.num_drafts == state.num_known;
-    step.num_proposals = draws ? options_.num_drafts : 0;
+    step.num_proposals = draws ? depth : 0;
     SampleSpec& spec = choice.spec;
     const std::span<const TokenId> tokens = state.tokens;
     spec.prompt_ids = tokens.first(static_cast<std::size_t>(state.num_prompt));
@@ -172,6 +215,7 @@ void EngineThread::commit_step(const StepPlan& plan, const StepResult& result, s
   counts_.last_step_rows = static_cast<std::int32_t>(plan.tokens.size());
   counts_.busy_us += static_cast<double>(step_us);
   account_stalls(plan, step_us);
+  account_step_time(plan, step_us);
 
   struct Output {
     Choice* choice;
@@ -196,14 +240,7 @@ void EngineThread::commit_step(const StepPlan& plan, const StepResult& result, s
         for (const SampledToken& token : tokens) ids.push_back(std::max(token.token, 0));
         outputs.push_back({&choice, tokens});
       }
-      if (step.num_drafts > 0) {
-        ++counts_.draft_steps;
-        counts_.drafted_tokens += step.num_drafts;
-        counts_.accepted_tokens += got.accepted;
-        for (std::int32_t i = 0; i < got.accepted; ++i) ++counts_.accepted_per_position[static_cast<std::size_t>(i)];
-        choice.usage.drafted_tokens += step.num_drafts;
-        choice.usage.accepted_tokens += got.accepted;
-      }
+      account_drafts(choice, step, got);
       executor_->commit(step.id, scheduler_.commit(step, ids));
       if (!ids.empty()) scheduler_.set_drafts(step.id, got.proposals);
     } else {

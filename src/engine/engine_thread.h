@@ -19,6 +19,7 @@
 #include "engine/output_processor.h"
 #include "engine/scheduler.h"
 #include "engine/scheduler_log.h"
+#include "engine/speculation.h"
 #include "engine/stream_state.h"
 
 namespace fathom::engine_detail {
@@ -60,6 +61,7 @@ class EngineThread {
     std::vector<SampledToken> prompt_logprobs;
     std::vector<Drawn> drawn;  // check_prefix_cache only
     Usage usage;
+    Acceptance acceptance;
     RequestTimes times;
     std::map<RequestId, std::int64_t> stalls_us;  // by the request whose prefill caused them
     bool finished = false;
@@ -88,6 +90,9 @@ class EngineThread {
   bool run_step();
   void note_admissions();
   void fill_samples(StepPlan& plan);
+  std::int32_t plan_depth(const StepPlan& plan);
+  void account_drafts(Choice& choice, const SequenceStep& step, const SequenceResult& got);
+  void account_step_time(const StepPlan& plan, std::int64_t step_us);
   void fill_masks(Choice& choice, const SequenceState& state, std::int32_t num_rows, std::int32_t num_drafts);
   void fail(const Status& error);
   void commit_step(const StepPlan& plan, const StepResult& result, std::int64_t begin_us);
@@ -125,7 +130,10 @@ class EngineThread {
   EngineStats counts_;
   std::vector<std::pair<Choice*, const SequenceResult*>> outputs_;
   StepTrace trace_;
-  Status fault_;  // of the device; final
+  StepTimes step_times_;
+  AcceptanceAlarm acceptance_alarm_;
+  std::vector<double> rates_;  // of the step's decoding requests
+  Status fault_;               // of the device; final
   bool stopping_ = false;
 
   // Shared.
