@@ -95,6 +95,7 @@ Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& option
                           plan_pools(options, loaded.model->cache_layout(),
                                      loaded.model->config().max_position_embeddings, load.max_step_tokens));
   pools.weights_fingerprint = loaded.weights_fingerprint;
+  pools.max_proposals = options.num_drafts;
   FATHOM_ASSIGN_OR_RETURN(auto inner, ModelExecutor::make(*loaded.model, pools));
   *what = "context " + std::to_string(pools.max_length_tokens) + " tokens, up to " +
           std::to_string(pools.max_sequences) + " running, cache for " +
@@ -187,6 +188,7 @@ Result<std::shared_ptr<ServedModel>> load(const ServeOptions& options, const std
   engine.max_logprobs = options.max_logprobs;
   engine.prefix_cache = options.prefix_cache;
   engine.check_prefix_cache = options.check_prefix_cache;
+  engine.num_drafts = std::min(options.num_drafts, executor->limits().max_proposals);
   engine.step_timeout_us = static_cast<std::int64_t>(options.step_timeout_s * 1e6);
   add_grammar(*served, executor->limits().vocab_size);
   FATHOM_ASSIGN_OR_RETURN(served->engine, Engine::make(engine, std::move(executor), served->tokenizer));

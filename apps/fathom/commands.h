@@ -157,6 +157,7 @@ struct ServeOptions {
   std::int32_t prefill_chunk_alone = 512;
   bool prefix_cache = true;
   bool check_prefix_cache = false;
+  std::int32_t num_drafts = 0;  // tokens a step proposes and verifies, where the checkpoint has a drafter
   std::int32_t workers = 2;
   std::int64_t max_body_bytes = 32 << 20;
   std::int32_t max_connections = 4096;

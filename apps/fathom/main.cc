@@ -251,6 +251,9 @@ void add_serve_limits(CLI::App& command, const std::shared_ptr<ServeOptions>& op
       ->check(CLI::Range(1, 8192));
   command.add_option("--prefill-chunk-alone", options->prefill_chunk_alone, "And while none does")
       ->check(CLI::Range(1, 8192));
+  command
+      .add_option("--drafts", options->num_drafts, "Tokens drafted a step, where the model has a drafter (default 0)")
+      ->check(CLI::Range(0, 8));
   command.add_option("--max-body", options->max_body_bytes, "Largest request body (default 32 MiB)")
       ->transform(CLI::AsSizeValue(false));
   command.add_option("--max-connections", options->max_connections, "Open connections (default 4096)")

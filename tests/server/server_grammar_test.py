@@ -1,0 +1,78 @@
+"""Constrained answers over a socket. A build without the grammar library must refuse them instead."""
+import json
+import unittest
+
+from server_under_test import Server, program_path
+
+SCHEMA = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"], "additionalProperties": False}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+TOOLS = [{"type": "function", "function": {"name": "get_weather", "strict": True, "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city", "days"],
+    "additionalProperties": False}}}]
+CALL = ('\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Oslo</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>')
+
+
+class GrammarTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(program_path()).wait_ready()
+        cls.has_grammar = not any("constrained output will be refused" in line for line in cls.server.log)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+
+    def ask(self, text, **fields):
+        body = {"messages": [{"role": "user", "content": f"Say ⟦{text}⟧"}], "temperature": 0, "max_tokens": 300, **fields}
+        return self.server.post("/v1/chat/completions", body)
+
+    def answer(self, text, **fields):
+        """The message, or None where the build refuses (which is checked)."""
+        reply = self.ask(text, **fields)
+        if not self.has_grammar:
+            self.assertEqual(reply.status, 400, reply.text)
+            self.assertIn("grammar", reply.json["error"]["message"])
+            return None
+        self.assertEqual(reply.status, 200, reply.text)
+        return reply.json["choices"][0]["message"]
+
+    def test_57_schema(self):
+        message = self.answer('thinking is free</think>{"answer": 5}', response_format=FORMAT)
+        if message:
+            self.assertEqual((message["reasoning_content"], message["content"]), ("thinking is free", '{"answer": 5}'))
+        message = self.answer("no JSON at all", response_format=FORMAT, thinking={"type": "disabled"})
+        if message:
+            self.assertTrue(message["content"].lstrip().startswith("{"))
+
+    def test_57_bad_schemas(self):
+        for schema in ({"type": "quux"}, {"$ref": "#/$defs/nowhere"}, {"type": "object", "properties": 7}):
+            reply = self.ask("x", response_format={"type": "json_schema", "json_schema": {"schema": schema}})
+            self.assertEqual(reply.status, 400, reply.text)
+        self.assertEqual(self.ask("t</think>fine").json["choices"][0]["message"]["content"], "fine")
+
+    def test_regex(self):
+        message = self.answer("t</think>abc", guided_regex="[0-9]{3}")
+        if message:
+            self.assertRegex(message["content"], "^[0-9]{3}$")
+
+    def test_strict_tools(self):
+        for choice in ("auto", "required", {"type": "function", "function": {"name": "get_weather"}}):
+            message = self.answer("t</think>" + CALL, tools=TOOLS, tool_choice=choice)
+            if message:
+                self.assertEqual(json.loads(message["tool_calls"][0]["function"]["arguments"]), {"city": "Oslo", "days": 3})
+        message = self.answer("t</think>I had rather talk", tools=TOOLS)
+        if message:
+            self.assertEqual(message["content"], "I had rather talk")
+
+    def test_59_schema_and_tools(self):
+        message = self.answer("t</think>" + CALL, tools=TOOLS, response_format=FORMAT)
+        if message:
+            self.assertEqual(message["tool_calls"][0]["function"]["name"], "get_weather")
+        message = self.answer('t</think>{"answer": 7}', tools=TOOLS, response_format=FORMAT)
+        if message:
+            self.assertEqual(message["content"], '{"answer": 7}')
+
+
+if __name__ == "__main__":
+    unittest.main()
