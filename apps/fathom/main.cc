@@ -23,6 +23,7 @@ CLI::Validator at_least(double least, const char* name, const char* expected) {
       name);
 }
 const CLI::Validator kPositive = at_least(1, "POSITIVE", "1 or more");
+const CLI::Validator kSeconds = at_least(0.001, "SECONDS", "0.001 or more");
 const CLI::Validator kNotNegative = at_least(0, "NONNEGATIVE", "0 or more");
 
 const std::map<std::string, bool> kOnOff = {{"on", true}, {"off", false}};
@@ -199,10 +200,10 @@ void add_bench_serve(CLI::App& bench, int& exit_code) {
   command->add_option("--concurrency", options->concurrency, "Clients at once (default 1 16 64)")
       ->check(CLI::Range(1, 4096));
   command->add_option("--requests", options->requests_per_client, "Of each client in a repeat (default 4)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--repeats", options->repeats, "Of each level (default 3)")->check(CLI::PositiveNumber);
-  command->add_option("--input", options->input_tokens, "Prompt tokens (default 256)")->check(CLI::PositiveNumber);
-  command->add_option("--output", options->output_tokens, "Answer tokens (default 64)")->check(CLI::PositiveNumber);
+      ->check(kPositive);
+  command->add_option("--repeats", options->repeats, "Of each level (default 3)")->check(kPositive);
+  command->add_option("--input", options->input_tokens, "Prompt tokens (default 256)")->check(kPositive);
+  command->add_option("--output", options->output_tokens, "Answer tokens (default 64)")->check(kPositive);
   command->add_option("--shared-prefix", options->shared_prefix, "Share of the prompt that all have in common")
       ->check(CLI::Range(0.0, 1.0));
   command->add_option("--cancel", options->cancelled, "Share of clients that leave early")->check(CLI::Range(0.0, 1.0));
@@ -263,11 +264,11 @@ void add_serve_limits(CLI::App& command, const std::shared_ptr<ServeOptions>& op
   command.add_option("--request-timeout", options->request_timeout_s, "Seconds a request may take; 0: any")
       ->check(kNotNegative);
   command.add_option("--header-timeout", options->header_timeout_s, "Seconds for a request's header (default 10)")
-      ->check(kPositive);
+      ->check(kSeconds);
   command.add_option("--stall-timeout", options->stall_timeout_s, "Seconds a reader may take nothing (default 30)")
-      ->check(kPositive);
+      ->check(kSeconds);
   command.add_option("--keep-alive", options->keep_alive_s, "Seconds between comments on a silent stream (default 10)")
-      ->check(kPositive);
+      ->check(kSeconds);
   command.add_option("--drain", options->drain_s, "Seconds that live requests get after SIGTERM (default 30)")
       ->check(kNotNegative);
   command.add_option("--fault-linger", options->fault_linger_s, "Seconds between a device fault and the exit")
