@@ -300,7 +300,7 @@ class ChatTest(unittest.TestCase):
         chunks = self.server.post(CHAT, {**body, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}).chunks
         counts = [c["usage"]["completion_tokens"] for c in chunks]
         self.assertEqual(counts, sorted(counts))
-        whole = self.server.post(COMPLETIONS, {"prompt": "a", "max_tokens": 3, "stream": True, "stream_options": {"include_usage": True}}).chunks
+        whole = self.server.post(COMPLETIONS, {"prompt": "a", "max_tokens": 3, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}).chunks
         self.assertEqual((whole[-1]["choices"], whole[-1]["usage"]["completion_tokens"]), ([], 3))
 
     def test_66_shape_of_chunks(self):
