@@ -103,8 +103,8 @@ View Model::forward(ExecutionContext& context, const StepInput& step, const Cach
 View Model::replayed(const StepInput& step) {
   FATHOM_CHECK(!final_streams_.empty(), "a forward was launched before one is replayed");
   // The streams of a step end in the same buffer whatever its rows.
-  final_streams_ = make_view(final_streams_.data, final_streams_.dtype,
-                             {step.num_tokens(), config_.hc_mult, std::int64_t{config_.hidden_size}});
+  final_streams_ = last_streams_ = make_view(final_streams_.data, final_streams_.dtype,
+                                             {step.num_tokens(), config_.hc_mult, std::int64_t{config_.hidden_size}});
   return step.num_logit_rows() == 0 ? View{} : arena_.act.logits.rows(0, step.num_logit_rows());
 }
 

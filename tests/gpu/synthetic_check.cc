@@ -48,9 +48,9 @@ Batch make_batch(Model& model, int batch, std::int64_t length) {
     const TokenId token = static_cast<TokenId>(random() % 129280);
     SequenceRows rows;
     rows.tokens = {&token, 1};
-    rows.start = length - 1;
+    rows.start = length - 2;  // closes no compressor group
     rows.context_table = context_table;
-    rows.window_first = static_cast<std::int32_t>(std::max<std::int64_t>(0, length - 128) / 128);
+    rows.window_first = static_cast<std::int32_t>(std::max<std::int64_t>(0, rows.start + 1 - 128) / 128);
     rows.window_table = window_table;
     rows.state_slot = s;
     b.step.add(rows);
