@@ -28,8 +28,15 @@ ENGINE_FORBIDDEN = re.compile(r"^backend/cuda/|^ops/.*/cuda")
 HTTP_LIBRARY = re.compile(r"<boost/(beast|asio)")
 CLI_LIBRARY = re.compile(r"<CLI/")
 SHARED_OPS_FOLDERS = {"simd", "testing", "cuda"}
-# One operation built on another's parts: the head's HCpre is the transition's.
-OPS_BUILT_ON = {"hc_head": "hyper_connection"}
+# Operations built on another's parts: the head's HCpre is the transition's; the others hold linear maps.
+OPS_BUILT_ON = {
+    "hc_head": "hyper_connection",
+    "attention_output": "linear",
+    "draft_input": "linear",
+    "lm_head": "linear",
+    "moe_experts": "linear",
+    "moe_route": "linear",
+}
 INCLUDE = re.compile(r'^\s*#\s*include\s+("([^"]+)"|<[^>]+>)')
 
 

@@ -19,9 +19,12 @@ def main() -> int:
             continue
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         for index, line in enumerate(lines):
-            if not line.rstrip().endswith(": Skipped"):
+            if line.startswith("skipped: "):  # a program that ended with ctest's code for a skip
+                reason = line
+            elif line.rstrip().endswith(": Skipped"):  # GoogleTest: the reason is the next line
+                reason = lines[index + 1] if index + 1 < len(lines) else ""
+            else:
                 continue
-            reason = lines[index + 1] if index + 1 < len(lines) else ""
             if any(pattern.search(reason) for pattern in EXPLAINED):
                 explained += 1
                 print(f"skipped, explained: {reason}")

@@ -12,7 +12,7 @@ packages=(
 )
 # What only .ci/run and `make full` use.
 if [[ "${1:-}" == "--ci" ]]; then
-  packages+=(clang-19 clang-format-19 libclang-rt-19-dev valgrind)
+  packages+=(clang-19 clang-format-19 libclang-rt-19-dev valgrind chromium)
 fi
 
 missing=()

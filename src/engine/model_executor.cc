@@ -186,11 +186,11 @@ void ModelExecutor::sample_sequence(const SequenceStep& step, const SampleSpec& 
 // Decode and verification steps launch the same kernels at any length, so a device with graphs replays them.
 Result<View> ModelExecutor::forward(const StepPlan& plan) {
   const bool replayable = capture_ && context_.taps == nullptr && context_.trace == nullptr &&
-                          std::all_of(plan.sequences.begin(), plan.sequences.end(), [](const SequenceStep& step) {
-                            return step.step_class == StepClass::kStep;
-                          });
+                          std::all_of(plan.sequences.begin(), plan.sequences.end(),
+                                      [](const SequenceStep& step) { return step.step_class == StepClass::kStep; });
   if (!replayable) return model_.forward(context_, input_, pools_);
-  const CaptureKey key{capture_owner_, input_.num_tokens(), static_cast<std::int32_t>(plan.sequences.size()), input_.num_logit_rows()};
+  const CaptureKey key{capture_owner_, input_.num_tokens(), static_cast<std::int32_t>(plan.sequences.size()),
+                       input_.num_logit_rows()};
   context_.capture_max_position = limits_.max_length_tokens - 1;
   const Status status = model_.backend().launch_captured(
       key, context_, [this](ExecutionContext& context) { static_cast<void>(model_.forward(context, input_, pools_)); });

@@ -64,7 +64,8 @@ __device__ __forceinline__ void write_record(const float (&v)[4], std::uint8_t* 
     const int exponent = aq_exponent(aq_value(amax, first));
     std::uint32_t codes = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) codes |= static_cast<std::uint32_t>(aq_code(aq_value(v[i], first), exponent)) << (8 * i);
+    for (int i = 0; i < 4; ++i)
+      codes |= static_cast<std::uint32_t>(aq_code(aq_value(v[i], first), exponent)) << (8 * i);
     reinterpret_cast<std::uint32_t*>(data)[t] = codes;
     if ((t & 15) == 0) scales[t >> 4] = static_cast<std::uint8_t>(exponent + 127);
   } else {
