@@ -127,8 +127,10 @@ HWY_INLINE void decode_step(const std::uint8_t* p, std::int64_t offset, const Ch
 template <WeightFormat kFormat, bool kWide>
 HWY_INLINE void decode_tail(const std::uint8_t* p, std::int64_t columns, std::int64_t offset, const ChunkScales& scales,
                             FloatVec& v0, FloatVec& v1) {
+  // Two FP4 codes share a byte, so an odd row ends in a whole one; the other formats have no padding to read.
+  constexpr bool kPairs = kFormat == WeightFormat::kMxfp4 || kFormat == WeightFormat::kNvfp4;
   std::uint8_t buffer[4 * kStep] = {};
-  std::memcpy(buffer, p, static_cast<std::size_t>(bytes_of<kFormat>(columns + (columns & 1))));
+  std::memcpy(buffer, p, static_cast<std::size_t>(bytes_of<kFormat>(kPairs ? columns + (columns & 1) : columns)));
   decode_step<kFormat, kWide>(buffer, offset, scales, v0, v1);
 }
 
