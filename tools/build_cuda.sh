@@ -10,6 +10,6 @@ fi
 begin=$(date +%s)
 CUDACXX=$nvcc cmake --preset cuda >build-cuda.configure.log 2>&1 || { cat build-cuda.configure.log; exit 1; }
 rm -f build-cuda.configure.log
-ninja -C build-cuda -j"$(nproc)"
+ninja -C build-cuda -j"$(nproc)" fathom fathom_gpu_check
 echo "CUDA: compiled in $((($(date +%s) - begin) / 60)) min $((($(date +%s) - begin) % 60)) s," \
   "$(git ls-files '*.cu' | wc -l) units"
