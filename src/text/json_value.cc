@@ -151,6 +151,11 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
 };
 
 bool run_parser(std::string_view text, TreeBuilder& builder) {
+  // The library takes a zero byte for the end of the text; JSON has none.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    builder.error = "zero byte at offset " + std::to_string(zero);
+    return false;
+  }
   return nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
 }
 

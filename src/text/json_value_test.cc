@@ -59,6 +59,15 @@ TEST(JsonValue, RefusesWhatIsNoJson) {
   EXPECT_FALSE(parse_json(std::string(257, '[') + std::string(257, ']')).ok());
 }
 
+// Found by fuzzing: a zero byte is not the end of the text.
+TEST(JsonValue, RefusesAZeroByte) {
+  using std::string_view_literals::operator""sv;
+  EXPECT_FALSE(is_valid_json("5\0\0"sv));
+  const auto parsed = parse_json("{\"a\": 1}\0x"sv);
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_NE(parsed.status().message().find("zero byte at offset 8"), std::string::npos) << parsed.status().message();
+}
+
 TEST(JsonValue, Accessors) {
   const JsonValue value = parse_json("{\"i\": 5, \"f\": 5.0, \"big\": 99999999999999999999}").value();
   EXPECT_EQ(value.find("i")->as_integer(), 5);
