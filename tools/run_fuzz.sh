@@ -23,7 +23,7 @@ run_one() {
   work=$(mktemp -d)
   mkdir -p "$work/new" "$work/seeds"
   [[ -d fuzz/corpus/${target%_fuzz} ]] && cp -r "fuzz/corpus/${target%_fuzz}/." "$work/seeds/"
-  local options=(-max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1
+  local options=(-max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -seed="${FATHOM_FUZZ_SEED:-1}"
     -artifact_prefix="$work/" -verbosity=0)
   [[ -f fuzz/dictionaries/${target%_fuzz}.txt ]] && options+=(-dict="fuzz/dictionaries/${target%_fuzz}.txt")
   if "build-fuzz/fuzz/$target" "${options[@]}" "$work/new" "$work/seeds" >"$work/log" 2>&1; then
