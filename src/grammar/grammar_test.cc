@@ -166,6 +166,42 @@ TEST(Grammar, BadSourcesAreRefusedWithAReason) {
   EXPECT_FALSE(make_tool_calls_source(bad_name, ToolCallRule::kRequired, true).ok());
 }
 
+TEST(Grammar, RecursiveSchemasAreRefused) {
+  const auto message = [](const std::string& schema) {
+    const auto result = compiler().compile({GrammarKind::kJsonSchema, schema}, kPatience);
+    return result.ok() ? std::string() : result.status().message();
+  };
+  // Of the schema itself, directly, by a definition, by two that name each other, inside a list of choices.
+  for (const char* schema : {
+           R"({"$ref": "#"})",
+           R"({"type": "object", "properties": {"child": {"$ref": "#"}}})",
+           R"({"type": "object", "properties": {"next": {"$ref": "#/properties/next"}}})",
+           R"({"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}}}})",
+           R"({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "array", "items":
+               {"$ref": "#/$defs/b"}}, "b": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}}}})",
+       }) {
+    EXPECT_NE(message(schema).find("recursive"), std::string::npos) << schema;
+  }
+  // Shared definitions, names that look like keywords and data that looks like a reference are none.
+  for (const char* schema : {
+           R"({"type": "object", "properties": {"a": {"$ref": "#/$defs/p"}, "b": {"$ref": "#/$defs/p"}},
+               "$defs": {"p": {"type": "object", "properties": {"x": {"type": "number"}}}}})",
+           R"({"type": "object", "properties": {"enum": {"type": "string"}, "$ref": {"type": "string"}}})",
+           R"({"enum": [{"$ref": "#"}, 1]})",
+       }) {
+    EXPECT_EQ(message(schema), "") << schema;
+  }
+  std::string chain = R"({"$ref": "#/$defs/d0", "$defs": {)";
+  for (int i = 0; i < 2000; ++i) {
+    chain += "\"d" + std::to_string(i) + R"(": {"$ref": "#/$defs/d)" + std::to_string(i + 1) + "\"}, ";
+  }
+  EXPECT_NE(message(chain + R"("d2000": {"$ref": "#/$defs/d0"}}})").find("recursive"), std::string::npos);
+  const std::vector<CallableTool> tools = {{"f", R"({"type": "object", "properties": {"child": {"$ref": "#"}}})"}};
+  const auto source = make_tool_calls_source(tools, ToolCallRule::kRequired, true);
+  ASSERT_FALSE(source.ok());
+  EXPECT_NE(source.status().message().find("tool f"), std::string::npos) << source.status().message();
+}
+
 TEST(Grammar, ManyThreadsCompileTheSameAndDifferentGrammars) {
   std::atomic<int> failures{0};
   std::vector<std::thread> threads;

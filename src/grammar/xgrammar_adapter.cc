@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "grammar/grammar.h"
+#include "grammar/schema_recursion.h"
 
 namespace fathom {
 namespace {
@@ -205,7 +206,8 @@ class Compiler final : public GrammarCompiler {
     if (!json.is_object() && !(json.is_boolean() && spec.kind == GrammarKind::kJsonSchema)) {
       return invalid_argument("the schema is a JSON " + std::string(json.type_name()) + ", expected an object");
     }
-    return {};
+    // The schemas within tool calls were looked at where their source was made.
+    return spec.kind == GrammarKind::kJsonSchema ? check_not_recursive(json) : Status{};
   }
 
   std::shared_ptr<Workshop> workshop_;
@@ -229,6 +231,9 @@ Result<std::string> make_tool_calls_source(std::span<const CallableTool> tools, 
     Json schema = source.empty() ? Json(true) : Json::parse(source, nullptr, false);
     if (schema.is_discarded() || !(schema.is_object() || schema.is_boolean())) {
       return invalid_argument("the parameters of tool " + tool.name + " are not a JSON schema object");
+    }
+    if (const Status status = check_not_recursive(schema); !status.ok()) {
+      return status.with_context("the parameters of tool " + tool.name);
     }
     if (schema.is_object() && !schema.contains("type")) schema["type"] = "object";
     if (schema.is_boolean()) schema = Json{{"type", "object"}};

@@ -186,8 +186,10 @@ JsonValue translate_tools(RequestFields& fields) {
         return body;
       }
       JsonValue function = json_object();
-      for (const auto& [from, to] :
-           {std::pair{"name", "name"}, {"description", "description"}, {"input_schema", "parameters"}}) {
+      for (const auto& [from, to] : {std::pair{"name", "name"},
+                                     {"description", "description"},
+                                     {"input_schema", "parameters"},
+                                     {"strict", "strict"}}) {
         if (const JsonValue* value = tool.find(from)) json_set(function, to, *value);
       }
       JsonValue entry = json_object();
@@ -253,6 +255,18 @@ void read_stop_sequences(RequestFields& fields, Request& request) {
   if (as_stop.failed()) fields.fail("stop_sequences", as_stop.error().message);
 }
 
+// output_config.format, and output_format, its name while it was in trial.
+void read_output_format(RequestFields& fields, const ServedModel& model, Request& request) {
+  if (const JsonValue* format = fields.object("output_format")) {
+    return read_format(fields, *format, "output_format", model, request);
+  }
+  const JsonValue* config = fields.object("output_config");
+  const JsonValue* format = config != nullptr ? config->find("format") : nullptr;
+  if (format != nullptr && !format->is(Kind::kNull)) {
+    read_format(fields, *format, "output_config.format", model, request);
+  }
+}
+
 }  // namespace
 
 std::optional<AnthropicRequest> read_anthropic(const JsonValue& body, const ServerOptions& options,
@@ -268,6 +282,7 @@ std::optional<AnthropicRequest> read_anthropic(const JsonValue& body, const Serv
   }
   out.stream = fields.boolean("stream").value_or(false);
   out.thinking = read_anthropic_thinking(fields);
+  read_output_format(fields, model, out.request);
   const JsonValue tool_body = translate_tools(fields);
   RequestFields tool_fields(tool_body);
   out.tools = read_tools(tool_fields, model.grammar != nullptr);

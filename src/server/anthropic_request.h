@@ -28,6 +28,7 @@ struct AnthropicRequest {
 //   budget_tokens is read and means an effort: up to 4,096 low, up to 16,384 high, above max.
 // - stop_sequences, top_k, top_p, temperature (0 to 1 there, up to 2 here), tool_choice auto, any, tool, none,
 //   disable_parallel_tool_use. Server-side tools (web_search, ...) are refused.
+// - output_config.format (or output_format) with a JSON schema, strict tools: by grammar.
 std::optional<AnthropicRequest> read_anthropic(const JsonValue& body, const ServerOptions& options,
                                                const ServedModel& model, bool for_counting, ApiError& error);
 

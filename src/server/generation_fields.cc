@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "server/grammar_constraint.h"
+#include "server/json_build.h"
 
 namespace fathom {
 namespace {
@@ -240,6 +241,23 @@ void read_constraint(RequestFields& fields, const ServedModel& model, Request& r
   auto constraint = compile_constraint(model, grammar);
   if (!constraint.ok()) return fields.fail(param, constraint.status().message());
   request.make_constraint = std::move(*constraint);
+}
+
+void read_format(RequestFields& fields, const JsonValue& format, std::string_view where, const ServedModel& model,
+                 Request& request) {
+  if (fields.failed()) return;
+  JsonValue body = json_object();
+  json_set(body, "response_format", format);
+  RequestFields nested(body);
+  read_constraint(nested, model, request);
+  if (!nested.failed()) return;
+  ApiError error = nested.error();
+  for (std::string* text : {&error.param, &error.message}) {
+    for (const std::string_view name : {"response_format.json_schema", "response_format"}) {
+      if (text->starts_with(name)) text->replace(0, name.size(), where);
+    }
+  }
+  fields.fail(std::move(error));
 }
 
 }  // namespace fathom

@@ -39,5 +39,8 @@ std::optional<ApiError> check_prompt_bytes(const ServedModel& model, std::string
 
 // response_format, guided_json, guided_regex, structured_outputs: sets make_constraint.
 void read_constraint(RequestFields& fields, const ServedModel& model, Request& request);
+// What other APIs have in response_format's place: `format` is {type, schema}, and errors name it `where`.
+void read_format(RequestFields& fields, const JsonValue& format, std::string_view where, const ServedModel& model,
+                 Request& request);
 
 }  // namespace fathom

@@ -428,13 +428,8 @@ void read_response_fields(RequestFields& fields, const ServedModel& model, Respo
     fields.absorb(nested);
   }
   if (const JsonValue* text = fields.object("text")) {
-    if (const JsonValue* format = text->find("format")) {
-      JsonValue body = json_object();
-      json_set(body, "response_format", *format);
-      RequestFields nested(body, "text.");
-      read_constraint(nested, model, plan.request);
-      fields.absorb(nested);
-    }
+    const JsonValue* format = text->find("format");
+    if (format != nullptr) read_format(fields, *format, "text.format", model, plan.request);
   }
 }
 

@@ -1,6 +1,7 @@
 """Every row of cases.json over a real socket; after each a plain request must still get its right answer."""
 import json
 import pathlib
+import re
 import unittest
 
 from server_under_test import Server, program_path
@@ -75,6 +76,24 @@ class ServerCases(unittest.TestCase):
                 if reply.status != 200:
                     self.check_error(case, reply)
                 self.check_plain()
+
+    def test_every_case_is_tested_somewhere(self):
+        """case_index.json: for each case's number its tests; those must be there, and rows of that number too."""
+        root = pathlib.Path(__file__).parent.parent.parent
+        index = json.loads((pathlib.Path(__file__).parent / "case_index.json").read_text())
+        rows = {case["case"] for case in self.cases}
+        for number, places in index.items():
+            self.assertTrue(places, number)
+            for place in places:
+                path, _, name = place.partition("::")
+                if name:
+                    self.assertRegex((root / path).read_text(), rf"\b{name}\b", f"case {number}")
+                elif path.endswith("cases.json"):
+                    self.assertIn(number, rows)
+        numbers = root.parent / "shared" / "cases" / "README.md"
+        if numbers.exists():
+            listed = re.findall(r"^(\d+)\. ", numbers.read_text(), re.M)
+            self.assertEqual(sorted(listed, key=int), sorted(index, key=int))
 
 
 if __name__ == "__main__":

@@ -173,6 +173,16 @@ class ChatTest(unittest.TestCase):
         message, _ = self.ask("one two", think=False, stop="two", include_stop_str_in_output=True)
         self.assertEqual(message["content"], "one two")
 
+    def test_26_stop_inside_a_token_on_completions(self):
+        text = "alpha beforehand omega"
+        for stop in ("beforehand", "efore", "hand om", "ha", "a"):
+            body = {"prompt": f"Say ⟦{text}⟧", "max_tokens": 40, "temperature": 0, "stop": [stop]}
+            whole = self.server.post(COMPLETIONS, body).json["choices"][0]
+            chunks = self.server.post(COMPLETIONS, {**body, "stream": True}).chunks
+            self.assertEqual(whole["text"], text[: text.index(stop)])
+            self.assertEqual("".join(c["choices"][0]["text"] for c in chunks), whole["text"])
+            self.assertEqual(whole["finish_reason"], "stop")
+
     def test_24_min_tokens_hold_stops_back(self):
         message, _ = self.ask("a b a b a b a b", think=False, stop="b", min_tokens=4)
         self.assertGreater(message["content"].count("b"), 0)
@@ -216,6 +226,11 @@ class ChatTest(unittest.TestCase):
         reply = self.server.post(COMPLETIONS, {"prompt": [5] * (context - 1), "max_tokens": 10, "ignore_eos": True}).json
         self.assertEqual(reply["usage"]["completion_tokens"], 1)
         self.assertEqual(reply["choices"][0]["finish_reason"], "length")
+        over = "word " * context
+        for path, body in (("/v1/responses", {"input": over}), ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": over}]})):
+            reply = self.server.post(path, body)
+            self.assertEqual(reply.status, 400)
+            self.assertRegex(reply.json["error"]["message"], rf"\d+ tokens.*{context}")
         long_chat = {"messages": [{"role": "user", "content": "word " * context}]}
         reply = self.server.post(CHAT, long_chat)
         self.assertEqual((reply.status, reply.json["error"]["code"]), (400, "context_length_exceeded"))
@@ -381,6 +396,15 @@ class ChatTest(unittest.TestCase):
         first, second = self.server.post(CHAT, body).json, self.server.post(CHAT, body).json
         self.assertEqual(first["choices"], second["choices"])
         self.assertGreater(second["usage"]["prompt_tokens_details"]["cached_tokens"], 1000)
+
+    def test_82_prompts_around_4096(self):
+        mark = self.server.post("/tokenize", {"prompt": " ⟦across the border⟧"}).json["tokens"]
+        for length in (4094, 4095, 4096, 4097, 4098):
+            body = {"prompt": [5] * (length - len(mark)) + mark, "max_tokens": 20, "temperature": 0}
+            for _ in range(2):  # cold, then by the prefix cache
+                reply = self.server.post(COMPLETIONS, body).json
+                self.assertEqual(reply["usage"]["prompt_tokens"], length)
+                self.assertEqual(reply["choices"][0]["text"], "across the border")
 
     def test_87_conversation_of_many_turns(self):
         messages = []

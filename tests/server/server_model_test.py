@@ -1,0 +1,54 @@
+"""The embedded model behind the server: what depends on a model's own numbers."""
+import unittest
+
+from server_under_test import Server, program_path
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+QUESTIONS = ("17*23?", "Capital of France", "What is 12*34?", "What is the capital of Norway?")
+
+
+class DraftsTest(unittest.TestCase):
+    """The same requests with and without speculation."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.plain = Server(program_path(), scripted=False).wait_ready()
+        cls.drafting = Server(program_path(), "--drafts", "3", scripted=False).wait_ready()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.plain.stop() == 0
+        assert cls.drafting.stop() == 0
+
+    def both(self, path, body):
+        replies = [server.post(path, body) for server in (self.plain, self.drafting)]
+        for reply in replies:
+            self.assertEqual(reply.status, 200, reply.text)
+        return [reply.json for reply in replies]
+
+    def test_14_logprobs_with_and_without_drafts(self):
+        for question in QUESTIONS:
+            for temperature in (0, 0.8):
+                body = {"messages": [{"role": "user", "content": question}], "temperature": temperature, "seed": 7, "max_tokens": 60,
+                        "logprobs": True, "top_logprobs": 5}
+                a, b = self.both(CHAT, body)
+                self.assertEqual(a["choices"], b["choices"], question)
+                self.assertEqual(len(a["choices"][0]["logprobs"]["content"]), a["usage"]["completion_tokens"])
+        self.assertGreater(self.drafting.metric("fathom_accepted_tokens_total"), 0, "drafts were made")
+
+    def test_29_nothing_after_a_stop_with_drafts(self):
+        whole = self.plain.post(COMPLETIONS, {"prompt": "17*23?", "max_tokens": 24, "temperature": 0, "ignore_eos": True}).json
+        text = whole["choices"][0]["text"]
+        for end in range(1, len(text), 3):
+            stop = text[max(0, end - 2) : end]
+            body = {"prompt": "17*23?", "max_tokens": 24, "temperature": 0, "ignore_eos": True, "stop": [stop], "logprobs": 0}
+            a, b = self.both(COMPLETIONS, body)
+            self.assertEqual(a["choices"], b["choices"], stop)
+            self.assertEqual(b["choices"][0]["text"], text[: text.index(stop)])
+            # What was drafted behind the match is in no field.
+            self.assertNotIn(stop, "".join(b["choices"][0]["logprobs"]["tokens"][:-1]))
+
+
+if __name__ == "__main__":
+    unittest.main()
