@@ -4,14 +4,15 @@
 // copied; on a GPU copies are ordered with the operations launched before and after them.
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "backend/captured_step.h"
 #include "base/status.h"
 #include "ops/execution_context.h"
 #include "ops/registry.h"
@@ -24,15 +25,6 @@ struct DeviceMemory {
   std::byte* data = nullptr;
   std::int64_t num_bytes = 0;
   std::shared_ptr<void> owner;
-};
-
-// Steps that launch the same kernels with the same grids: one captured graph serves them all.
-struct CaptureKey {
-  std::int32_t owner = 0;  // whose arrays the launches name; the caller's own numbering
-  std::int32_t num_tokens = 0;
-  std::int32_t num_sequences = 0;
-  std::int32_t num_logit_rows = 0;
-  auto operator<=>(const CaptureKey&) const = default;
 };
 
 class Backend {
@@ -69,12 +61,25 @@ class Backend {
 
   // Runs launches(context), or replays what an earlier call with the same key launched: the step's arrays keep
   // their addresses, so a replay reads their present contents. Devices without graphs just launch.
-  // context.capture_max_position must bound the positions of every step that is given this key.
+  // context.capture_max_position must bound the positions of every step that is given this key. Steps of unlike
+  // repeats, variants or segments are captured apart.
   virtual Status launch_captured(const CaptureKey&, ExecutionContext& context,
                                  const std::function<void(ExecutionContext&)>& launches) {
     launches(context);
     return {};
   }
+  // What the captured graphs hold, in the order of their capture; none on devices without graphs.
+  virtual std::vector<std::shared_ptr<const CapturedStep>> captured_steps() const { return {}; }
+  // The one that the last launch_captured replayed; null where it launched without a graph (a key's first call does).
+  virtual std::shared_ptr<const CapturedStep> last_captured() const { return nullptr; }
+  // Microseconds of each of step.segments when it was last replayed; call finish() before. Failure: captured
+  // without segments, or dropped since.
+  virtual Result<std::vector<double>> segment_times_us(const CapturedStep& step) {
+    return failed_precondition("no segment times of captured step " + std::to_string(step.id) +
+                               ": this device replays no graphs");
+  }
+  // Frees all captured graphs; the steps to come are captured anew.
+  virtual void drop_captured() {}
 };
 
 }  // namespace fathom

@@ -15,6 +15,14 @@ namespace fathom {
 
 class VariantTable;
 class Communicator;
+class OpObserver;
+
+// Where a captured step notes the time (Backend::segment_times_us).
+enum class SegmentTiming : std::uint8_t {
+  kNone,
+  kLayers,      // between layers: one event a layer
+  kOperations,  // between operation calls; each event costs its call about a microsecond
+};
 
 // Lengths known on the host when a step is launched; cost models read these, kernels do not.
 struct HostLengths {
@@ -28,12 +36,15 @@ struct ExecutionContext {
   Communicator* communicator = nullptr;    // null: one rank
   TapSink* taps = nullptr;                 // null: off
   StepTrace* trace = nullptr;              // null: no per-call samples
+  OpObserver* observer = nullptr;          // null: none; a capture sets its own
+  SegmentTiming segments = SegmentTiming::kNone;
   HostLengths lengths;
   // Above 0 while a step is launched that will be replayed at other lengths: shapes follow from this bound on
   // its positions, never from `lengths`.
   std::int64_t capture_max_position = 0;
   std::int32_t layer = -1;  // for OpScope: set by the model around each layer
-  // Times each operation runs (profiler: exposed time). Operations are idempotent, so results stay.
+  // Times each operation runs (profiler: exposed time), in captured steps too: graphs of other counts are other
+  // graphs. Operations are idempotent, so results stay; 0 leaves the operation out and the results are void.
   std::array<std::int32_t, kNumOpKinds> repeats = make_repeats();
 
   // Scratch of the operation in flight, at least its plan's workspace_bytes; 64-byte aligned. Contents

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "ops/execution_context.h"
 #include "ops/op_kind.h"
+#include "telemetry/op_observer.h"
 
 namespace fathom {
 
@@ -78,7 +79,7 @@ class VariantTable {
 };
 
 // Runs one operation: picks the variant, repeats it if asked, records its OpScope, time and cost.
-// `cost` is called only when a trace is being taken.
+// `cost` is called only when a trace is being taken or an observer told.
 template <typename Plan, typename Args, typename Cost>
 void run_operation(ExecutionContext& context, OpKind op, const Plan& plan, const Args& args, Cost&& cost) {
   const Variant& variant = (*context.variants)[op];
@@ -86,7 +87,12 @@ void run_operation(ExecutionContext& context, OpKind op, const Plan& plan, const
   const auto run = reinterpret_cast<void (*)(ExecutionContext&, const Plan&, const Args&)>(variant.run);
   const auto begin =
       context.trace != nullptr ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point{};
-  for (std::int32_t i = context.repeats[static_cast<std::size_t>(op)]; i > 0; --i) run(context, plan, args);
+  const std::int32_t repeats = context.repeats[static_cast<std::size_t>(op)];
+  if (context.observer != nullptr) context.observer->begin_operation({context.layer, op_name(op), variant.name});
+  for (std::int32_t i = repeats; i > 0; --i) run(context, plan, args);
+  if (context.observer != nullptr) {
+    context.observer->end_operation({context.layer, op_name(op), variant.name}, repeats, cost());
+  }
   if (context.trace != nullptr) {
     const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
     context.trace->samples.push_back({{context.layer, op_name(op), variant.name}, time.count(), cost()});
