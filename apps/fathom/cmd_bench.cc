@@ -194,31 +194,89 @@ double floor_ms_of(const StepTrace& trace, const simd::Ceilings& ceilings) {
   return 1e3 * sum;
 }
 
-Result<StepFigures> decode_at(Bench& bench, const BenchOptions& options, std::int64_t position,
-                              const simd::Ceilings& ceilings) {
-  Session& session = *bench.session;
-  StepFigures figures;
-  session.reset();
-  FATHOM_RETURN_IF_ERROR(session.prefill(first_tokens(bench, position), greedy()).status());
+// One conversation at one position, and what its decode steps took.
+struct DecodePlace {
+  std::int64_t position = 0;
+  std::unique_ptr<Session> session;
+  std::vector<double> best_ms;    // of each position decoded in a round
+  std::vector<OpSample> samples;  // each call's best, of the first of them
+  double floor_ms = 0;
+
+  double measured_ms() const { return std::accumulate(best_ms.begin(), best_ms.end(), 0.0) / best_ms.size(); }
+};
+
+// A few tokens are rolled back; more would be computed again from the start.
+Status decode_round(Bench& bench, DecodePlace& place) {
+  Session& session = *place.session;
+  FATHOM_RETURN_IF_ERROR(session.prefill(first_tokens(bench, place.position), greedy()).status());
+  TokenId token = bench.tokens.front();
+  for (double& time : place.best_ms) {
+    const auto begin = Clock::now();
+    FATHOM_ASSIGN_OR_RETURN(const SampledToken sampled, session.decode(token, greedy()));
+    time = std::min(time, 1e3 * seconds_since(begin));
+    token = sampled.token;
+  }
+  return {};
+}
+
+Status traced_step(Bench& bench, DecodePlace& place) {
+  Session& session = *place.session;
+  FATHOM_RETURN_IF_ERROR(session.prefill(first_tokens(bench, place.position), greedy()).status());
   StepTrace trace;
   session.executor().context().trace = &trace;
   FATHOM_RETURN_IF_ERROR(session.decode(bench.tokens.front(), greedy()).status());
   session.executor().context().trace = nullptr;
-  figures.floor_ms = floor_ms_of(trace, ceilings);
-  std::vector<double> best(static_cast<std::size_t>(options.tokens), 1e9);  // of each position, ms
+  keep_best(place.samples, trace.samples);
+  return {};
+}
+
+// Rounds of the positions alternate, so that what else the machine does meets all of them: their difference is small.
+Result<std::vector<DecodePlace>> decode_at_positions(Bench& bench, const BenchOptions& options,
+                                                     const simd::Ceilings& ceilings) {
+  std::vector<DecodePlace> places(options.positions.size());
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    SessionOptions session;
+    session.max_context_tokens = options.model.max_context;
+    session.chunk_tokens = options.chunk;
+    places[i].position = options.positions[i];
+    places[i].best_ms.assign(static_cast<std::size_t>(options.tokens), 1e9);
+    FATHOM_ASSIGN_OR_RETURN(places[i].session, Session::make(*bench.loaded.model, session));
+  }
   for (int round = 0; round < kDecodeRounds * options.rounds; ++round) {
-    // A few tokens are rolled back; more would be computed again from the start.
-    FATHOM_RETURN_IF_ERROR(session.prefill(first_tokens(bench, position), greedy()).status());
-    TokenId token = bench.tokens.front();
-    for (double& time : best) {
-      const auto begin = Clock::now();
-      FATHOM_ASSIGN_OR_RETURN(const SampledToken sampled, session.decode(token, greedy()));
-      time = std::min(time, 1e3 * seconds_since(begin));
-      token = sampled.token;
+    for (DecodePlace& place : places) {
+      FATHOM_RETURN_IF_ERROR(decode_round(bench, place));
+      FATHOM_RETURN_IF_ERROR(traced_step(bench, place));
     }
   }
-  figures.measured_ms = std::accumulate(best.begin(), best.end(), 0.0) / options.tokens;
-  return figures;
+  for (DecodePlace& place : places) {
+    for (const OpSample& sample : place.samples) place.floor_ms += 1e3 * floor_s(sample.cost, ceilings);
+  }
+  return places;
+}
+
+// What the calls of one operation at `far` take more than those at `near`.
+void print_position_costs(const DecodePlace& near, const DecodePlace& far, const simd::Ceilings& ceilings) {
+  struct Difference {
+    double near_us = 0, far_us = 0, floor_us = 0;
+  };
+  std::map<std::string_view, Difference> differences;
+  Difference all;
+  for (const DecodePlace* place : {&near, &far}) {
+    for (const OpSample& sample : place->samples) {
+      for (Difference* difference : {&differences[sample.scope.operation], &all}) {
+        (place == &near ? difference->near_us : difference->far_us) += sample.time_us;
+        difference->floor_us += (place == &near ? -1e6 : 1e6) * floor_s(sample.cost, ceilings);
+      }
+    }
+  }
+  std::printf("\n%-18s %14s %14s %12s %14s\n", "us, each call best", ("at " + std::to_string(near.position)).c_str(),
+              ("at " + std::to_string(far.position)).c_str(), "difference", "cost model's");
+  const auto print = [](std::string_view name, const Difference& d) {
+    std::printf("%-18s %14.1f %14.1f %12.1f %14.1f\n", std::string(name).c_str(), d.near_us, d.far_us,
+                d.far_us - d.near_us, d.floor_us);
+  };
+  for (const auto& [name, difference] : differences) print(name, difference);
+  print("all", all);
 }
 
 Result<StepFigures> prefill_of(Bench& bench, const BenchOptions& options, std::int64_t count,
@@ -288,12 +346,13 @@ Status bench_decode(const BenchOptions& options, Report& report) {
     std::printf("%-34s %12.3f %12.3f %7.2fx %14.1f\n", name.c_str(), f.measured_ms, f.floor_ms,
                 f.measured_ms / f.floor_ms, 1e3 * tokens / f.measured_ms);
   };
+  FATHOM_ASSIGN_OR_RETURN(const std::vector<DecodePlace> places, decode_at_positions(bench, options, ceilings));
   std::vector<StepFigures> decode;
-  for (std::int64_t position : options.positions) {
-    FATHOM_ASSIGN_OR_RETURN(const StepFigures figures, decode_at(bench, options, position, ceilings));
-    print("decode at position " + std::to_string(position), figures, 1);
-    report.set("decode_ms_at_" + std::to_string(position), figures.measured_ms);
-    report.set("decode_floor_ms_at_" + std::to_string(position), figures.floor_ms);
+  for (const DecodePlace& place : places) {
+    const StepFigures figures{place.measured_ms(), place.floor_ms};
+    print("decode at position " + std::to_string(place.position), figures, 1);
+    report.set("decode_ms_at_" + std::to_string(place.position), figures.measured_ms);
+    report.set("decode_floor_ms_at_" + std::to_string(place.position), figures.floor_ms);
     decode.push_back(figures);
   }
   const std::int64_t short_prompt = std::min<std::int64_t>(512, options.prefill);
@@ -305,6 +364,7 @@ Status bench_decode(const BenchOptions& options, Report& report) {
   report.set("prefill_floor_ms", prefill.floor_ms);
   report.set("prefill_short_ms", brief.measured_ms);
 
+  if (places.size() > 1) print_position_costs(places.front(), places.back(), ceilings);
   std::printf("\n");
   report.add("decode at position " + std::to_string(options.positions.front()) + " / floor",
              decode.front().measured_ms / decode.front().floor_ms, 3.0, true, "x");
