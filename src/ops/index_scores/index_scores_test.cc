@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/simd/rows.h"
 #include "ops/testing/paged_cache.h"
 #include "ops/testing/run.h"
 
@@ -49,6 +50,19 @@ Scoring make_scoring(const PagedCache& cache, std::int32_t heads, std::int32_t t
 Inputs random_inputs(Random& random, std::int32_t heads) {
   return {random_bf16_valued(random, {2 * kMaxTokens, heads, 128}),
           random_bf16_valued(random, {2 * kMaxTokens, heads})};
+}
+
+// Every `every`-th row as index_query leaves it in `serve`: FQ values, with a block of zeros and block scales far
+// apart.
+void quantise_rows(Inputs& in, std::int64_t every) {
+  const std::int64_t width = in.q.view().shape.row_elements();
+  float* q = in.q.view().as<float>();
+  for (std::int64_t row = 0; row < in.q.view().shape[0]; row += every) {
+    float* at = q + row * width;
+    for (std::int64_t i = 0; i < width; ++i) at[i] *= std::ldexp(1.0f, static_cast<int>(i / 32 % 7) - 3);
+    std::fill_n(at + row / every % 4 * 32, 32, 0.0f);
+    simd::fake_quantise_e2m1_row(at, width);
+  }
 }
 
 // NaN where nothing is to be written: rows with at most topk entries, entries not visible yet.
@@ -114,13 +128,64 @@ TEST(IndexScores, AreTheFormulaWhereTheyAreNeeded) {
   }
 }
 
-TEST(IndexScores, RowsThreadsNeighboursAndBlocksChangeNothing) {
+// Queries on the e2m1 grid take integer products, others floats; rows of both kinds stand side by side.
+TEST(IndexScores, AreTheFormulaForQuantisedQueries) {
   Random random;
   for (const bool packed : {false, true}) {
     PagedCache cache(random, 4, packed, 2, kMaxTokens);
     cache.fill_records(random, kMaxTokens);
+    for (std::int32_t heads : {1, 2, 7, 8, 20}) {
+      const Scoring scoring = make_scoring(cache, heads, 16);
+      Inputs in = random_inputs(random, heads);
+      for (std::int64_t every : {2, 1}) {
+        quantise_rows(in, every);
+        for (std::int32_t start : {62, 500}) {
+          const StepPart parts[] = {{1, start, 21}};
+          const std::vector<float> expected = exact_scores(scoring, cache, in, 1, start, 21);
+          for (const std::string& variant : cpu_variants(OpKind::kIndexScores)) {
+            EXPECT_TRUE(agree(run(variant, 2, scoring, cache, in, parts), expected, 2e-6))
+                << variant << " heads " << heads << " start " << start << " every " << every;
+          }
+        }
+      }
+    }
+  }
+}
+
+// An infinite or a NaN query is no e2m1 value: its row says so, and its neighbours are as they were.
+TEST(IndexScores, QueriesThatAreNotNumbersStayInTheirRow) {
+  Random random;
+  PagedCache cache(random, 4, true, 2, kMaxTokens);
+  cache.fill_records(random, kMaxTokens);
+  const Scoring scoring = make_scoring(cache, 8, 16);
+  Inputs in = random_inputs(random, 8);
+  quantise_rows(in, 1);
+  const StepPart parts[] = {{0, 600, 3}};
+  for (const std::string& variant : fast_variants(OpKind::kIndexScores)) {
+    const std::vector<float> expected = run(variant, 2, scoring, cache, in, parts);
+    for (const float bad : {INFINITY, NAN}) {
+      std::vector<float> values = in.q.to_vector();
+      values[std::size_t{601} * 8 * 128 + 77] = bad;
+      const Inputs broken{make_f32(in.q.view().shape, values),
+                          make_f32(in.weights.view().shape, in.weights.to_vector())};
+      const std::vector<float> found = run(variant, 2, scoring, cache, broken, parts);
+      const auto stride = static_cast<std::size_t>(scoring.stride);
+      EXPECT_EQ(std::memcmp(found.data(), expected.data(), stride * 4), 0);
+      EXPECT_EQ(std::memcmp(found.data() + 2 * stride, expected.data() + 2 * stride, stride * 4), 0);
+      EXPECT_NE(std::memcmp(found.data() + stride, expected.data() + stride, stride * 4), 0);
+    }
+  }
+}
+
+TEST(IndexScores, RowsThreadsNeighboursAndBlocksChangeNothing) {
+  Random random;
+  for (const int kind : {0, 1, 2, 3}) {
+    const bool packed = kind > 0;
+    PagedCache cache(random, 4, packed, 2, kMaxTokens);
+    cache.fill_records(random, kMaxTokens);
     const Scoring scoring = make_scoring(cache, 8, 16);
-    const Inputs in = random_inputs(random, 8);
+    Inputs in = random_inputs(random, 8);
+    if (kind > 1) quantise_rows(in, kind == 2 ? 1 : 3);  // 3: rows of both kinds in one block
     for (const std::string& variant : cpu_variants(OpKind::kIndexScores)) {
       SCOPED_TRACE(variant);
       const StepPart whole[] = {{0, 600, 31}};
