@@ -71,6 +71,36 @@ TEST(SelectTopk, BestVisibleEntriesAscendingTiesToTheLowest) {
   }
 }
 
+// Long rows: scores that all differ, a few values with thousands of ties, one value, falling and rising scores.
+TEST(SelectTopk, LongRows) {
+  Random random;
+  PagedCache cache(random, 4, false, 1, 17000);
+  const auto score_of = [&](int kind, std::int32_t j) {
+    switch (kind) {
+      case 0: return random.normal();
+      case 1: return static_cast<float>(random.integer(-1, 2));
+      case 2: return -2.5f;
+      case 3: return static_cast<float>(-j);
+      default: return static_cast<float>(j);
+    }
+  };
+  for (std::int32_t visible : {1000, 4200}) {
+    const StepPart parts[] = {{0, 4 * visible - 1, 1}};
+    const TestStep step = cache.make_step(parts);
+    for (int kind : {0, 1, 2, 3, 4}) {
+      const Tensor scores = poisoned(DType::kF32, {1, 4208});
+      for (std::int32_t j = 0; j < visible; ++j) scores.floats()[static_cast<std::size_t>(j)] = score_of(kind, j);
+      for (std::int32_t topk : {1, 64, 511, 999}) {
+        const std::vector<std::int32_t> expected = counted(scores.floats(), visible, topk);
+        for (const std::string& variant : cpu_variants(OpKind::kSelectTopk)) {
+          EXPECT_EQ(run(variant, 1, topk, step, scores.view()), expected)
+              << variant << " visible " << visible << " kind " << kind << " topk " << topk;
+        }
+      }
+    }
+  }
+}
+
 TEST(SelectTopk, ChunksOfRowsWriteOnlyTheirRows) {
   Random random;
   PagedCache cache(random, 4, false, 1, 1024);
