@@ -191,4 +191,23 @@ struct BenchServeOptions {
 };
 int run_bench_serve(const BenchServeOptions& options);  // 1 when an answer is wrong or a request failed
 
+// Profiles are folders of `fathom profile`, or report.json files.
+struct CompareCliOptions {
+  std::string before, after;
+  std::vector<std::string> intended;  // differences that are the change under test: variants, numerics, ...
+  std::string fail_if_slower;         // "3%"; empty: no gate
+  std::string json, html;             // files; json "-": standard output, in place of the text
+  int max_rows = 20;
+};
+// 0; 1: slower by the gate's share or more, significantly; 2: bad input, or a gate over runs that prove nothing.
+int run_compare(const CompareCliOptions& options);
+
+struct FindingsAddOptions {
+  std::string before, after;
+  std::vector<std::string> intended;
+  std::string file = "PROFILE_FINDINGS.md";
+  std::string title, hypothesis, change, predict, left;
+};
+int run_findings_add(const FindingsAddOptions& options);  // 0 appended, 2 refused
+
 }  // namespace fathom::app

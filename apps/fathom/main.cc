@@ -313,6 +313,43 @@ void add_serve(CLI::App& app, int& exit_code) {
   command->callback([options, &exit_code] { exit_code = run_serve(*options); });
 }
 
+void add_profile_pair(CLI::App& command, std::string& before, std::string& after, std::vector<std::string>& intended) {
+  command.add_option("before", before, "Folder of `fathom profile`, or a report.json")->required();
+  command.add_option("after", after, "Likewise")->required();
+  command
+      .add_option("--intended", intended, "Differences that are the change under test: variants, numerics, batch, ...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+}
+
+void add_compare(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<CompareCliOptions>();
+  CLI::App* command =
+      app.add_subcommand("compare", "Two profiles: what rose, what fell, and whether it is significant");
+  add_profile_pair(*command, options->before, options->after, options->intended);
+  command->add_option("--fail-if-slower", options->fail_if_slower,
+                      "Exit 1 when slower by this share (3%) or more, significantly; 2 when the runs prove nothing");
+  command->add_option("--json", options->json, "File for the figures; -: standard output, in place of the text");
+  command->add_option("--html", options->html, "File for a page with pictures");
+  command->add_option("--rows", options->max_rows, "Of each table (default 20)")->check(kPositive);
+  command->callback([options, &exit_code] { exit_code = run_compare(*options); });
+}
+
+void add_findings(CLI::App& app, int& exit_code) {
+  CLI::App* findings = app.add_subcommand("findings", "The log of what was tried and what it did");
+  findings->require_subcommand(1);
+  auto options = std::make_shared<FindingsAddOptions>();
+  CLI::App* command = findings->add_subcommand("add", "Append an entry written from two profiles");
+  add_profile_pair(*command, options->before, options->after, options->intended);
+  command->add_option("--hypothesis", options->hypothesis, "What was believed, and why")->required();
+  command->add_option("--predict", options->predict, "Change of the step's time: -10% is a tenth less")->required();
+  command->add_option("--change", options->change, "What was done")->required();
+  command->add_option("--title", options->title, "Heading (default: the change)");
+  command->add_option("--left", options->left, "What is left (default: the largest parts of the step)");
+  command->add_option("--file", options->file, "Default PROFILE_FINDINGS.md");
+  command->callback([options, &exit_code] { exit_code = run_findings_add(*options); });
+}
+
 // One line: what is wrong, and where the flags are listed. Exit code 2, as for shells.
 int report_usage(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   const auto chosen = app.get_subcommands();
@@ -351,6 +388,8 @@ int main(int argc, char** argv) {
   fathom::app::add_convert(app, exit_code);
   fathom::app::add_bench(app, exit_code);
   fathom::app::add_serve(app, exit_code);
+  fathom::app::add_compare(app, exit_code);
+  fathom::app::add_findings(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -186,7 +186,7 @@ TEST(Compare, TokensDecideWhereAcceptanceIsTheChange) {
   EXPECT_EQ(c.verdict, Verdict::kFaster);
   EXPECT_FALSE(is_slower_by(c, 0.03));
   EXPECT_NEAR(c.percent(c.judged()), -40, 2);
-  EXPECT_THAT(comparison_text(c, 5), HasSubstr("a committed token changed by -40"));
+  EXPECT_THAT(comparison_text(c, 5), HasSubstr("a committed token takes 40."));
 }
 
 TEST(Compare, TheGateAsksForSizeAndForSignificance) {

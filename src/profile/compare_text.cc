@@ -1,6 +1,7 @@
 // A comparison for a terminal.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <vector>
 
 #include "profile/compare.h"
@@ -150,12 +151,14 @@ std::string verdict_sentence(const Comparison& c) {
     case Verdict::kFaster:
     case Verdict::kSlower: break;
   }
-  return std::string(c.verdict == Verdict::kFaster ? "FASTER: " : "SLOWER: ") + subject + " changed by " +
-         format_signed_percent(c.percent(c.judged()));
+  const double percent = c.percent(c.judged());
+  char size[64];
+  std::snprintf(size, sizeof size, " takes %.1f %% %s time", std::fabs(percent), percent < 0 ? "less" : "more");
+  return (c.verdict == Verdict::kFaster ? "FASTER: " : "SLOWER: ") + subject + size;
 }
 
 std::string significance_sentence(const Comparison& c) {
-  return "*: significant. Welch's interval over the repeats' means (" + std::to_string(c.repeats_before) + " and " +
+  return "Significant (*): Welch's interval over the repeats' means (" + std::to_string(c.repeats_before) + " and " +
          std::to_string(c.repeats_after) + "), 95 % for the step and 99 % for a row, excludes zero.";
 }
 

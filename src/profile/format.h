@@ -8,6 +8,8 @@ namespace fathom {
 
 // "1.234 ms", "56.7 us": a time in the unit that reads well.
 std::string format_time_us(double us);
+// "2 ms", "+250 us": a round time on an axis, no more digits than it has.
+std::string format_tick_us(double us);
 // "+0.310" or "-0.505": milliseconds with a sign.
 std::string format_signed_ms(double us);
 std::string format_ms(double us);
