@@ -69,7 +69,7 @@ std::string warnings(const Comparison& c) {
   if (!unlike.empty()) {
     out +=
         "<div class=\"card warn\"><strong>These runs differ in more than the change under test: no win or loss is "
-        "claimed.</strong>" +
+        "claimed</strong> (<code>--intended NAME</code> says that a difference is the change)." +
         unlike + "</div>";
   }
   if (!intended.empty()) out += "<div class=\"card\"><strong>Differs on purpose.</strong>" + intended + "</div>";

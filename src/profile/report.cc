@@ -1,6 +1,7 @@
 #include "profile/report.h"
 
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 
 namespace fathom {
@@ -16,18 +17,21 @@ std::string number_text(double value) {
   return buffer;
 }
 
+// Above any time, count or rate that is measured, and far enough from the largest double that sums of squares hold.
+constexpr double kLargestFigure = 1e30;
+
 // Collects the first broken rule; names are built only once one is broken.
 class Checker {
  public:
   template <typename Name>
   void not_negative(double value, Name&& name) {
-    if (!status_.ok() || (std::isfinite(value) && value >= 0)) return;
-    fail(name() + ": found " + number_text(value) + ", expected a finite number of at least 0");
+    if (!status_.ok() || (value >= 0 && value <= kLargestFigure)) return;
+    fail(name() + ": found " + number_text(value) + ", expected a finite number of at least 0 (and at most 1e30)");
   }
   template <typename Name>
   void finite(double value, Name&& name) {
-    if (!status_.ok() || std::isfinite(value)) return;
-    fail(name() + ": found " + number_text(value) + ", expected a finite number");
+    if (!status_.ok() || std::fabs(value) <= kLargestFigure) return;
+    fail(name() + ": found " + number_text(value) + ", expected a finite number (at most 1e30 in size)");
   }
   template <typename Name>
   void per_repeat(const std::vector<double>& values, std::int64_t num_repeats, bool may_be_negative, Name&& name) {
