@@ -31,6 +31,11 @@ namespace {
 
 constexpr int kDeviceFaultExitCode = 70;
 
+// What has been done of loading when its parts are over.
+constexpr double kTokenizerShare = 0.02;
+constexpr double kVerifiedShare = 0.05;
+constexpr double kPlacedShare = 0.97;
+
 // The executor with the model that it runs.
 class LoadedExecutor final : public Executor {
  public:
@@ -83,13 +88,14 @@ Result<ModelExecutorOptions> plan_pools(const ServeOptions& options, const Cache
 }
 
 Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& options, const std::string& path,
-                                                      std::string* what) {
+                                                      Server& server, std::string* what) {
   LoadOptions load;
   load.num_threads = options.model.threads;
   load.numerics = parse_numerics(options.model.numerics).value_or(Numerics::serve());
   FATHOM_ASSIGN_OR_RETURN(load.variants, parse_variants(options.model.variants));
   load.max_step_tokens = options.prefill_chunk_alone + options.max_running;
   load.max_logit_rows = std::max<std::int64_t>(options.max_running * (1 + kMaxDraft), options.prefill_chunk_alone);
+  load.progress = server.loading_progress(kVerifiedShare, kPlacedShare);
   FATHOM_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(path, load));
   FATHOM_ASSIGN_OR_RETURN(ModelExecutorOptions pools,
                           plan_pools(options, loaded.model->cache_layout(),
@@ -169,16 +175,16 @@ Result<std::shared_ptr<ServedModel>> load(const ServeOptions& options, const std
   } else {
     served->release = release_from_name(options.release).value_or(Release::k0731);
   }
-  server.set_loading(0.1, "verifying and mapping the checkpoint");
+  server.set_loading(kTokenizerShare, "verifying and mapping the checkpoint");
   std::unique_ptr<Executor> executor;
   std::string what = "scripted executor";
   if (options.scripted) {
     executor = make_scripted_executor(options, served->tokenizer);
   } else {
-    FATHOM_ASSIGN_OR_RETURN(executor, make_model_executor(options, path, &what));
+    FATHOM_ASSIGN_OR_RETURN(executor, make_model_executor(options, path, server, &what));
     FATHOM_RETURN_IF_ERROR(served->tokenizer->check_fits_model(executor->limits().vocab_size));
   }
-  server.set_loading(0.9, "starting the engine");
+  server.set_loading(kPlacedShare, "starting the engine");
   EngineOptions engine;
   engine.prefill_chunk_tokens = options.prefill_chunk;
   engine.prefill_chunk_alone_tokens = options.prefill_chunk_alone;

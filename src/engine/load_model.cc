@@ -13,9 +13,12 @@ namespace fathom {
 namespace {
 
 // Names and places of all tensors, and of each at most 64 words spread over its bytes.
-std::uint64_t fingerprint(const Checkpoint& checkpoint, const Numerics& numerics) {
+std::uint64_t fingerprint(const Checkpoint& checkpoint, const Numerics& numerics, const LoadProgress& progress) {
   std::uint64_t hash = mix_hash(0, static_cast<std::uint64_t>(numerics.mode));
+  const auto num_tensors = static_cast<std::int64_t>(checkpoint.catalog.tensors().size());
+  std::int64_t num_done = 0;
   for (const TensorInfo& tensor : checkpoint.catalog.tensors()) {
+    if (progress) progress(num_done++, num_tensors);
     for (const char c : tensor.name) hash = mix_hash(hash, static_cast<std::uint8_t>(c));
     const std::span<const std::byte> bytes = checkpoint.catalog.bytes(tensor);
     hash = mix_hash(hash, bytes.size());
@@ -30,6 +33,16 @@ std::uint64_t fingerprint(const Checkpoint& checkpoint, const Numerics& numerics
     }
   }
   return hash;
+}
+
+// Of a load's time, the last fifth is reading the samples of the fingerprint.
+LoadProgress part_of(const LoadProgress& progress, std::int64_t total_bytes, double from, double to) {
+  if (!progress) return {};
+  return [&progress, total_bytes, from, to](std::int64_t done, std::int64_t total) {
+    const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
+    const double bytes = (from + (to - from) * share) * static_cast<double>(total_bytes);
+    progress(std::min(static_cast<std::int64_t>(bytes), total_bytes), total_bytes);
+  };
 }
 
 }  // namespace
@@ -63,10 +76,13 @@ Result<LoadedModel> load_model(const std::string& path, const LoadOptions& optio
   model.max_tokens = options.max_step_tokens;
   model.max_logit_rows = std::min(options.max_logit_rows, options.max_step_tokens);
   model.draft = options.draft;
-  model.progress = options.progress;
+  const std::int64_t total_bytes = loaded.checkpoint->catalog.total_bytes();
+  model.progress = part_of(options.progress, total_bytes, 0.0, 0.8);
   FATHOM_ASSIGN_OR_RETURN(loaded.model, Model::make(*loaded.checkpoint, *loaded.backend, *loaded.variants, model));
   FATHOM_RETURN_IF_ERROR(loaded.checkpoint->catalog.check_unchanged());
-  loaded.weights_fingerprint = fingerprint(*loaded.checkpoint, options.numerics);
+  loaded.weights_fingerprint =
+      fingerprint(*loaded.checkpoint, options.numerics, part_of(options.progress, total_bytes, 0.8, 1.0));
+  if (options.progress) options.progress(total_bytes, total_bytes);
   const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
   loaded.load_ms = time.count();
   return loaded;

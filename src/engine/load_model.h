@@ -20,8 +20,8 @@ struct LoadOptions {
   std::vector<std::pair<std::string, std::string>> variants;  // operation (or *), variant
   std::int64_t max_step_tokens = 512;                         // prefill chunk
   std::int64_t max_logit_rows = 16;
-  bool draft = true;  // bind draft blocks where the checkpoint has them
-  LoadProgress progress;
+  bool draft = true;      // bind draft blocks where the checkpoint has them
+  LoadProgress progress;  // hears of every tensor, in bytes of the checkpoint; never less than before
 };
 
 // Members in the order of their dependence; the model refers to all before it.

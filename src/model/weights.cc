@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -9,7 +10,11 @@ namespace {
 // Looks tensors up by name and has the backend place them. The first failure is kept; what follows it is empty.
 class Binder {
  public:
-  Binder(const Checkpoint& checkpoint, Backend& backend) : checkpoint_(checkpoint), backend_(backend) {}
+  Binder(const Checkpoint& checkpoint, Backend& backend, const LoadProgress& progress)
+      : checkpoint_(checkpoint),
+        backend_(backend),
+        progress_(progress),
+        total_bytes_(progress ? checkpoint.catalog.total_bytes() : 0) {}
   const Status& status() const { return status_; }
 
   // Read through typed pointers: norms, hyper-connection parameters, sinks, biases.
@@ -59,7 +64,15 @@ class Binder {
       status_ = placed.status();
       return {};
     }
+    note_placed(host.num_bytes());
     return *placed;
+  }
+
+  void note_placed(std::int64_t num_bytes) {
+    if (!progress_) return;
+    // A tensor that is placed twice does not make more than all.
+    placed_bytes_ = std::min(placed_bytes_ + num_bytes, total_bytes_);
+    progress_(placed_bytes_, total_bytes_);
   }
 
   LinearWeight mapped_linear(const std::string& prefix) const {
@@ -129,9 +142,16 @@ class Binder {
       moe.experts.push_back(mapped_expert(prefix + ".experts." + std::to_string(e)));
     }
     if (status_.ok()) {
+      std::int64_t num_bytes = 0;
+      for (const ExpertWeights& expert : moe.experts) {
+        for (const LinearWeight* w : {&expert.w1, &expert.w2, &expert.w3}) {
+          num_bytes += w->values.num_bytes() + (w->scale.empty() ? 0 : w->scale.num_bytes());
+        }
+      }
       Result<const void*> packed = backend_.place_experts(moe.experts, index);
       if (packed.ok()) {
         moe.packed = *packed;
+        note_placed(num_bytes);
       } else {
         status_ = packed.status();
       }
@@ -143,6 +163,9 @@ class Binder {
 
   const Checkpoint& checkpoint_;
   Backend& backend_;
+  const LoadProgress& progress_;
+  const std::int64_t total_bytes_;
+  std::int64_t placed_bytes_ = 0;
   Status status_;
 };
 
@@ -179,7 +202,7 @@ Result<ModelWeights> bind_weights(const Checkpoint& checkpoint, Backend& backend
                                   const LoadProgress& progress) {
   FATHOM_CHECK(checkpoint.report.ok(), "a checkpoint is bound after it was verified");
   const ModelConfig& config = checkpoint.config;
-  Binder binder(checkpoint, backend);
+  Binder binder(checkpoint, backend, progress);
   ModelWeights weights;
   weights.embed = binder.table("embed.weight");
   weights.head = binder.linear("head");
@@ -189,10 +212,11 @@ Result<ModelWeights> bind_weights(const Checkpoint& checkpoint, Backend& backend
   for (std::int32_t l = 0; l < config.num_hidden_layers; ++l) {
     weights.layers.push_back(
         binder.layer("layers." + std::to_string(l), l, config.compress_ratio(l), config.is_hash_layer(l)));
-    if (progress) progress(l + 1, config.num_hidden_layers);
   }
   if (draft) weights.draft = bind_draft(checkpoint, binder);
   FATHOM_RETURN_IF_ERROR(binder.status());
+  // Blocks that are left out and tensors that nothing uses count too.
+  if (progress) progress(checkpoint.catalog.total_bytes(), checkpoint.catalog.total_bytes());
   return weights;
 }
 

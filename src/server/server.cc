@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <thread>
 
+#include "base/units.h"
 #include "server/answer.h"
 #include "server/router.h"
 #include "server/server_context.h"
@@ -118,6 +119,13 @@ class HttpApiServer : public Server {
 };
 
 }  // namespace
+
+std::function<void(std::int64_t, std::int64_t)> Server::loading_progress(double from, double to) {
+  return [this, from, to](std::int64_t done, std::int64_t total) {
+    const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
+    set_loading(from + (to - from) * share, "placing weights: " + format_bytes(done) + " of " + format_bytes(total));
+  };
+}
 
 Result<std::unique_ptr<Server>> Server::open(ServerOptions options) {
   if (options.model_names.empty()) return invalid_argument("model_names: found none, expected at least one");

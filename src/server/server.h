@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,8 @@ class Server {
 
   // While loading: what /health says. `share` from 0 to 1.
   virtual void set_loading(double share, std::string what) = 0;
+  // For LoadOptions::progress: tells of the bytes done as a share between `from` and `to`.
+  std::function<void(std::int64_t done, std::int64_t total)> loading_progress(double from, double to);
   // Loading ended with a failure: /health says so from now on.
   virtual void set_load_failure(std::string reason) = 0;
   // From now on requests are answered.

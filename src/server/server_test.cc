@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
+#include "engine/load_model.h"
 #include "engine/scripted_executor.h"
 #include "server/http/http_client.h"
 #include "server/load_generator.h"
@@ -89,6 +91,48 @@ TEST_F(ServerTest, AnswersWhileLoadingWithHowFarItIs) {
   reply = c.request("GET", "/health");
   ASSERT_TRUE(reply.ok());
   EXPECT_EQ(reply->status, 200);
+}
+
+// A model that is read slowly: between two tensors a client asks how far it is.
+TEST_F(ServerTest, ThePercentageMovesWithTheTensors) {
+  open();
+  auto c = client();
+  const auto tell = server_->loading_progress(0.1, 0.9);
+  std::vector<double> percents;
+  std::vector<std::string> refusals;
+  std::int64_t num_calls = 0, last_done = 0, last_total = 0;
+  LoadOptions options;
+  options.progress = [&](std::int64_t done, std::int64_t total) {
+    EXPECT_GE(done, last_done);
+    last_done = done;
+    last_total = total;
+    tell(done, total);
+    if (num_calls++ % 16 != 0) return;
+    const auto health = c.request("GET", "/health");
+    ASSERT_TRUE(health.ok());
+    EXPECT_EQ(health->status, 503);
+    const std::size_t at = health->body.find("\"loaded_percent\":");
+    ASSERT_NE(at, std::string::npos) << health->body;
+    percents.push_back(std::atof(health->body.c_str() + at + 17));
+    EXPECT_THAT(health->body, HasSubstr("placing weights: "));
+    const auto refused = c.request("POST", "/v1/chat/completions", chat("x", false));
+    ASSERT_TRUE(refused.ok());
+    EXPECT_EQ(refused->status, 503);
+    refusals.push_back(refused->body);
+  };
+  const auto loaded = load_model(std::string(FATHOM_SOURCE_DIR) + "/models/mini-v4", options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(last_done, last_total);
+  EXPECT_GT(last_total, 20'000'000);
+  ASSERT_GT(percents.size(), 20u);
+  EXPECT_TRUE(std::is_sorted(percents.begin(), percents.end()));
+  EXPECT_GE(percents.front(), 10.0);
+  EXPECT_LT(percents.front(), 30.0);
+  EXPECT_GT(percents.back(), 80.0);
+  EXPECT_LE(percents.back(), 90.0);
+  std::sort(refusals.begin(), refusals.end());
+  const auto num_messages = std::unique(refusals.begin(), refusals.end()) - refusals.begin();
+  EXPECT_GT(num_messages, 8);  // whole percents
 }
 
 TEST_F(ServerTest, ManyClientsGetTheirOwnAnswers) {
