@@ -32,6 +32,10 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual const DeviceInfo& device() const = 0;
+  // "NVIDIA H200"; for messages.
+  virtual std::string device_name() const { return "the CPU"; }
+  // Of the device's own memory; failure: it has none of its own.
+  virtual Result<std::int64_t> free_memory_bytes() { return failed_precondition("device memory is host memory"); }
   // Element type of activations between operations: F32 (cpu), BF16 (cuda).
   virtual DType activation_dtype() const = 0;
   // Whether device pointers may be dereferenced by the host: upload and download are then not needed.

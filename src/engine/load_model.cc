@@ -47,6 +47,13 @@ LoadProgress part_of(const LoadProgress& progress, std::int64_t total_bytes, dou
 
 }  // namespace
 
+std::optional<DeviceChoice> parse_device(std::string_view name) {
+  if (name == "cpu") return DeviceChoice::kCpu;
+  if (name == "cuda") return DeviceChoice::kCuda;
+  if (name == "emulated") return DeviceChoice::kEmulated;
+  return std::nullopt;
+}
+
 Result<LoadedModel> load_model(const std::string& path, const LoadOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   LoadedModel loaded;
@@ -56,13 +63,19 @@ Result<LoadedModel> load_model(const std::string& path, const LoadOptions& optio
 
   const int num_threads = options.num_threads > 0 ? options.num_threads : ThreadPool::available_cpus();
   OpRegistry registry;
+  DeviceBackendOptions device;
+  device.timeout_us = options.device_timeout_us;
+  device.num_threads = num_threads;
   if (options.device == DeviceChoice::kCuda) {
     if (options.numerics != Numerics::serve()) {
       return invalid_argument("the CUDA backend computes in serve numerics only: found " +
                               std::string(numerics_name(options.numerics.mode)) + "; run the others on the CPU");
     }
-    FATHOM_ASSIGN_OR_RETURN(loaded.backend, open_cuda_backend());
+    FATHOM_ASSIGN_OR_RETURN(loaded.backend, open_cuda_backend(device));
     register_cuda_variants_if_built(registry);
+  } else if (options.device == DeviceChoice::kEmulated) {
+    FATHOM_ASSIGN_OR_RETURN(loaded.backend, open_emulated_backend(device));
+    register_cpu_variants(registry);
   } else {
     loaded.backend = std::make_unique<CpuBackend>(num_threads);
     register_cpu_variants(registry);

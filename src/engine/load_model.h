@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,12 +13,19 @@
 
 namespace fathom {
 
-enum class DeviceChoice : std::uint8_t { kCpu, kCuda };
+enum class DeviceChoice : std::uint8_t {
+  kCpu,
+  kCuda,
+  kEmulated,  // the engine's device side without a device, for tests: CPU operations in memory of their own
+};
+// "cpu", "cuda", "emulated".
+std::optional<DeviceChoice> parse_device(std::string_view name);
 
 struct LoadOptions {
   DeviceChoice device = DeviceChoice::kCpu;
   Numerics numerics = Numerics::serve();
-  int num_threads = 0;                                        // 0: all CPUs this process may use
+  int num_threads = 0;                 // 0: all CPUs this process may use
+  std::int64_t device_timeout_us = 0;  // a device that does not answer for longer has failed; 0: never
   std::vector<std::pair<std::string, std::string>> variants;  // operation (or *), variant
   std::int64_t max_step_tokens = 512;                         // prefill chunk
   std::int64_t max_logit_rows = 16;
