@@ -57,8 +57,9 @@ std::int64_t physical_memory_bytes() {
 }
 
 // How the cache memory is shared out between the pools.
-Result<ModelExecutorOptions> plan_pools(const ServeOptions& options, const CacheLayout& layout,
-                                        std::int64_t longest_tokens, std::int64_t chunk_tokens) {
+Result<ModelExecutorOptions> plan_pools(const ServeOptions& options, const Model& model, std::int64_t chunk_tokens) {
+  const CacheLayout& layout = model.cache_layout();
+  const std::int64_t longest_tokens = model.config().max_position_embeddings;
   ModelExecutorOptions pools;
   const std::int64_t sequences = options.max_running;
   pools.max_length_tokens =
@@ -73,15 +74,21 @@ Result<ModelExecutorOptions> plan_pools(const ServeOptions& options, const Cache
   const std::int64_t fixed = pools.num_window_blocks * layout.window_block_bytes +
                              pools.num_state_slots * layout.state_slot_bytes +
                              pools.num_resume_slots * layout.resume_rows_bytes;
-  const std::int64_t memory = options.cache_memory_bytes > 0 ? options.cache_memory_bytes : physical_memory_bytes() / 2;
+  std::int64_t memory = options.cache_memory_bytes;
+  if (memory <= 0 && model.backend().is_host_memory()) memory = physical_memory_bytes() / 2;
+  if (memory <= 0) {
+    // The weights lie there already; graphs and the run-time itself need some of the rest.
+    FATHOM_ASSIGN_OR_RETURN(const std::int64_t free_bytes, model.backend().free_memory_bytes());
+    memory = free_bytes / 100 * 85;
+  }
   const std::int64_t one = num_context_blocks(pools.max_length_tokens);
   const std::int64_t block_bytes = std::max<std::int64_t>(1, layout.context_block_bytes);
   const std::int64_t affordable = (memory - fixed) / block_bytes;
   if (affordable < one) {
-    return resource_exhausted("cache memory: " + std::to_string(sequences) + " sequences with a context of " +
-                              std::to_string(pools.max_length_tokens) + " tokens need at least " +
-                              format_bytes(fixed + one * block_bytes) + ", and there are " + format_bytes(memory) +
-                              "; lower --max-running or --context, or raise --cache-memory");
+    return failed_precondition("cache memory: " + std::to_string(sequences) + " sequences with a context of " +
+                               std::to_string(pools.max_length_tokens) + " tokens need at least " +
+                               format_bytes(fixed + one * block_bytes) + ", and there are " + format_bytes(memory) +
+                               "; lower --max-running or --max-context, or raise --cache-memory");
   }
   pools.num_context_blocks = static_cast<std::int32_t>(std::min(affordable, one * sequences * 2));
   return pools;
@@ -90,6 +97,12 @@ Result<ModelExecutorOptions> plan_pools(const ServeOptions& options, const Cache
 Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& options, const std::string& path,
                                                       Server& server, std::string* what) {
   LoadOptions load;
+  load.device = parse_device(options.model.device).value_or(DeviceChoice::kCpu);
+  load.device_timeout_us = static_cast<std::int64_t>(options.step_timeout_s * 1e6);
+  load.progress = [&server](std::int64_t done, std::int64_t total) {
+    const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
+    server.set_loading(0.1 + 0.8 * share, "placing the weights");
+  };
   load.num_threads = options.model.threads;
   load.numerics = parse_numerics(options.model.numerics).value_or(Numerics::serve());
   FATHOM_ASSIGN_OR_RETURN(load.variants, parse_variants(options.model.variants));
@@ -97,14 +110,12 @@ Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& option
   load.max_logit_rows = std::max<std::int64_t>(options.max_running * (1 + kMaxDraft), options.prefill_chunk_alone);
   load.progress = server.loading_progress(kVerifiedShare, kPlacedShare);
   FATHOM_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(path, load));
-  FATHOM_ASSIGN_OR_RETURN(ModelExecutorOptions pools,
-                          plan_pools(options, loaded.model->cache_layout(),
-                                     loaded.model->config().max_position_embeddings, load.max_step_tokens));
+  FATHOM_ASSIGN_OR_RETURN(ModelExecutorOptions pools, plan_pools(options, *loaded.model, load.max_step_tokens));
   pools.weights_fingerprint = loaded.weights_fingerprint;
   pools.max_proposals = options.num_drafts;
   FATHOM_ASSIGN_OR_RETURN(auto inner, ModelExecutor::make(*loaded.model, pools));
-  *what = "context " + std::to_string(pools.max_length_tokens) + " tokens, up to " +
-          std::to_string(pools.max_sequences) + " running, cache for " +
+  *what = "on " + loaded.backend->device_name() + ", context " + std::to_string(pools.max_length_tokens) +
+          " tokens, up to " + std::to_string(pools.max_sequences) + " running, cache for " +
           std::to_string(std::int64_t{pools.num_context_blocks} * kBlockTokens) + " tokens";
   return std::unique_ptr<Executor>(std::make_unique<LoadedExecutor>(std::move(loaded), std::move(inner)));
 }
@@ -240,20 +251,30 @@ Result<ServerOptions> server_options(const ServeOptions& options, const std::str
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
+enum class LoadFailure : std::uint8_t {
+  kNone,
+  kModel,   // the checkpoint or the flags: nothing to wait for
+  kDevice,  // as a fault later on: health keeps the reason for --fault-linger
+};
+
 // Waits for a signal, a failed load or a dead device; returns the exit code.
-int watch(const ServeOptions& options, const sigset_t& signals, Server& server, const std::atomic<bool>& load_failed,
+int watch(const ServeOptions& options, const sigset_t& signals, Server& server, const std::atomic<LoadFailure>& failure,
           const std::function<std::shared_ptr<ServedModel>()>& model) {
   while (true) {
     const timespec moment{0, 100'000'000};
     const int signal = sigtimedwait(&signals, nullptr, &moment);
     if (signal == SIGTERM || signal == SIGINT) break;
-    if (load_failed) return 1;
+    if (failure == LoadFailure::kModel) return 1;
+    const auto linger = [&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(static_cast<int>(options.fault_linger_s * 1000)));
+      return kDeviceFaultExitCode;
+    };
+    if (failure == LoadFailure::kDevice) return linger();
     const auto served = model();
     const EngineHealth health = served != nullptr ? served->engine->health() : EngineHealth{};
     if (!health.ok && health.step_running_us == 0) {  // not a slow step: the engine has ended
       log_error("the device failed: " + health.reason);
-      std::this_thread::sleep_for(std::chrono::milliseconds(static_cast<int>(options.fault_linger_s * 1000)));
-      return kDeviceFaultExitCode;
+      return linger();
     }
   }
   log_info("draining");
@@ -297,7 +318,7 @@ int run_serve(const ServeOptions& options) {
   std::printf("fathom listens on http://%s:%d\n", options.host.c_str(), static_cast<int>(server.port()));
   std::fflush(stdout);
 
-  std::atomic<bool> load_failed{false};
+  std::atomic<LoadFailure> failure{LoadFailure::kNone};
   std::mutex mutex;
   std::shared_ptr<ServedModel> model;
   std::thread loader([&] {
@@ -305,7 +326,9 @@ int run_serve(const ServeOptions& options) {
     if (!loaded.ok()) {
       report_failure("serve", loaded.status());
       server.set_load_failure(loaded.status().message());
-      load_failed = true;
+      const StatusCode code = loaded.status().code();
+      const bool device = code == StatusCode::kUnavailable || code == StatusCode::kResourceExhausted;
+      failure = device ? LoadFailure::kDevice : LoadFailure::kModel;
       return;
     }
     server.set_model(*loaded);
@@ -316,10 +339,16 @@ int run_serve(const ServeOptions& options) {
     std::printf("ready\n");
     std::fflush(stdout);
   });
-  const int exit_code = watch(options, signals, server, load_failed, [&] {
+  const int exit_code = watch(options, signals, server, failure, [&] {
     const std::lock_guard lock(mutex);
     return model;
   });
+  if (exit_code == kDeviceFaultExitCode) {
+    // Nothing more is asked of a dead device: freeing its memory could wait for ever.
+    log_error("exiting with code " + std::to_string(exit_code));
+    std::fflush(nullptr);
+    _exit(exit_code);
+  }
   loader.join();
   server.stop();
   return exit_code;

@@ -122,7 +122,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--model", flags.model, "Model directory (default: models/mini-v4)");
   command.add_option("--numerics", flags.numerics, "serve (default), vendor or plain")
       ->check(CLI::IsMember({"plain", "vendor", "serve"}));
-  command.add_option("--device", flags.device, "cpu (default) or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
+  command
+      .add_option("--device", flags.device,
+                  "cpu (default), cuda, or emulated (the device side without a GPU, for tests)")
+      ->check(CLI::IsMember({"cpu", "cuda", "emulated"}));
   command.add_option("--threads", flags.threads, "CPU threads (default: all available)")->check(CLI::Range(1, 1024));
   command.add_option("--variant", flags.variants, "operation=name, or *=name; may be repeated")
       ->allow_extra_args(false);

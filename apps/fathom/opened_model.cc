@@ -65,7 +65,7 @@ Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std
     return invalid_argument("--numerics: found \"" + flags.numerics + "\", expected plain, vendor or serve");
   }
   options.numerics = *numerics;
-  options.device = flags.device == "cuda" ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+  options.device = parse_device(flags.device).value_or(DeviceChoice::kCpu);
   options.num_threads = flags.threads;
   options.max_logit_rows = max_logit_rows;
   FATHOM_ASSIGN_OR_RETURN(options.variants, parse_variants(flags.variants));
