@@ -99,10 +99,6 @@ Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& option
   LoadOptions load;
   load.device = parse_device(options.model.device).value_or(DeviceChoice::kCpu);
   load.device_timeout_us = static_cast<std::int64_t>(options.step_timeout_s * 1e6);
-  load.progress = [&server](std::int64_t done, std::int64_t total) {
-    const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
-    server.set_loading(0.1 + 0.8 * share, "placing the weights");
-  };
   load.num_threads = options.model.threads;
   load.numerics = parse_numerics(options.model.numerics).value_or(Numerics::serve());
   FATHOM_ASSIGN_OR_RETURN(load.variants, parse_variants(options.model.variants));
