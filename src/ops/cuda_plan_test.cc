@@ -7,6 +7,7 @@
 #include "ops/linear/plan.h"
 #include "ops/moe_experts/plan.h"
 #include "ops/registry.h"
+#include "ops/select_topk/plan.h"
 #include "ops/sparse_attention/plan.h"
 
 namespace fathom::cuda {
@@ -65,6 +66,52 @@ TEST(CudaPlan, index_blocks_follow_the_rows_alone) {
   EXPECT_EQ(index_blocks_per_row(100000, 132), 1);
 }
 
+TEST(CudaPlan, index_groups_fill_the_device_and_no_more_than_the_longest_row) {
+  EXPECT_EQ(index_groups_per_row(1, 262144, 132), 264);
+  EXPECT_EQ(index_groups_per_row(1, 2048, 132), 16);
+  EXPECT_EQ(index_groups_per_row(64, 32768, 132), 4);
+  EXPECT_EQ(index_groups_per_row(128, 32768, 132), 2);
+  EXPECT_EQ(index_groups_per_row(100000, 32768, 132), 1);
+  for (const std::int32_t heads : {8, 64, 128}) EXPECT_LE(index_groups_shared_bytes(heads), kDefaultShared);
+}
+
+TEST(CudaPlan, topk_shares_a_row_while_multiprocessors_are_free) {
+  EXPECT_EQ(topk_tiling(1, 2048, 132, kSm90Shared, true).cluster, 1);
+  EXPECT_EQ(topk_tiling(1, 32768, 132, kSm90Shared, true).cluster, 8);
+  EXPECT_EQ(topk_tiling(32, 32768, 132, kSm90Shared, true).cluster, 4);
+  EXPECT_EQ(topk_tiling(128, 32768, 132, kSm90Shared, true).cluster, 1);
+  EXPECT_EQ(topk_tiling(1, 32768, 132, kSm90Shared, false).cluster, 1) << "a device without clusters";
+  for (const std::int64_t shared : {kSm90Shared, kSm120Shared}) {
+    for (std::int64_t rows = 1; rows <= 300; ++rows) {
+      for (const std::int64_t entries : {1, 513, 2051, 4097, 32768, 262144}) {
+        const TopkTiling tiling = topk_tiling(rows, entries, 132, shared, true);
+        EXPECT_LE(tiling.scores_in_shared * 4 + 20 * 1024, shared) << rows << " rows of " << entries;
+        EXPECT_LE(tiling.cluster, kTopkMaxCluster);
+      }
+    }
+  }
+}
+
+TEST(CudaPlan, attention_groups_fit_their_block_and_scratch) {
+  EXPECT_LE(kAttentionGroupsSharedBytes, kSm90Shared);
+  EXPECT_EQ(attention_groups_tiling(1, 64, 4, 512, 132).blocks_per_unit, 5);
+  EXPECT_EQ(attention_groups_tiling(32, 64, 4, 512, 132).blocks_per_unit, 4);
+  EXPECT_EQ(attention_groups_tiling(128, 64, 4, 512, 132).blocks_per_unit, 1);
+  EXPECT_EQ(attention_groups_tiling(128, 128, 4, 512, 132).head_blocks, 2);
+  EXPECT_EQ(attention_groups_tiling(4096, 64, 4, 512, 132).num_slots, 132) << "slots follow the blocks, not the rows";
+  EXPECT_EQ(attention_groups_workspace_bytes(128, 64, 4, 512, 0), 0) << "no warpgroup products: no scratch for them";
+  for (const std::int32_t heads : {64, 128}) {
+    for (const std::int32_t ratio : {0, 4, 128}) {
+      for (std::int64_t tokens = 1; tokens <= 300; ++tokens) {
+        const AttentionGroupsTiling tiling = attention_groups_tiling(tokens, heads, ratio, 512, 132);
+        EXPECT_LE(tiling.num_slots * 64 * 514 * 4, attention_groups_workspace_bytes(tokens, heads, ratio, 512, 132));
+        EXPECT_LE(tiling.num_slots * 64 * 514 * 4, attention_groups_workspace_bytes(4096, heads, ratio, 512, 132));
+        EXPECT_TRUE(tiling.blocks_per_unit == 1 || tiling.grid_units * tiling.blocks_per_unit <= 132);
+      }
+    }
+  }
+}
+
 TEST(CudaPlan, experts_scratch_has_disjoint_parts) {
   const MoeScratch s = moe_scratch(128, 4096, 2048, 256, 6);
   EXPECT_EQ(s.items, 0);
@@ -79,6 +126,9 @@ TEST(CudaPlan, experts_scratch_has_disjoint_parts) {
 
 TEST(CudaPlan, hyper_connection_scratch_covers_both_variants) {
   EXPECT_GE(hc_workspace_bytes(128, 4096), 128 * 64 * kHcPartials * 4);
+  EXPECT_EQ(hc_row_blocks(1), 1);
+  EXPECT_EQ(hc_row_blocks(33), 5);
+  EXPECT_EQ(hc_row_blocks(4096), 8);
   EXPECT_GE(hc_workspace_bytes(1, 128), (kHcPartials + 4) * 4 + 128 * 2);
 }
 

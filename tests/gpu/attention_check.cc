@@ -56,6 +56,16 @@ Tensor random_selection(Random& random, const TestStep& step, std::int32_t topk)
   return selected;
 }
 
+// One row of a step on the device: the sequence's tables stay whole.
+StepRows one_row(const StepRows& rows, std::int64_t row) {
+  StepRows one = rows;
+  one.num_tokens = 1;
+  one.token_ids = rows.token_ids.rows(row, row + 1), one.positions = rows.positions.rows(row, row + 1);
+  one.sequence_of = rows.sequence_of.rows(row, row + 1);
+  one.window_begin = rows.window_begin.rows(row, row + 1), one.window_end = rows.window_end.rows(row, row + 1);
+  return one;
+}
+
 struct AttentionCase {
   std::int32_t ratio, heads, topk, max_tokens;
   std::vector<StepPart> parts;
@@ -104,6 +114,19 @@ void check_attention(Random& random, const AttentionCase& s) {
                  label(OpKind::kSparseAttention, variant,
                        "ratio " + std::to_string(s.ratio) + ", " + std::to_string(rows) + " rows, " +
                            std::to_string(s.heads) + " heads, to " + std::to_string(step.positions().back() + 1)));
+    // Each row alone, which splits it over more blocks, gives the same bits.
+    for (const std::int64_t row : {std::int64_t{0}, rows / 2, rows - 1}) {
+      if (variant == "naive" || variant == "simt") break;
+      const StepRows one = one_row(device_rows, row);
+      SparseAttentionArgs alone = args;
+      alone.rows = &one;
+      alone.q = args.q.rows(row, row + 1), alone.rope = args.rope.rows(row, row + 1);
+      if (s.ratio == 4) alone.selected = args.selected.rows(row, row + 1);
+      alone.out = arena.poisoned(DType::kBF16, {1, s.heads, 512});
+      run_cuda(OpKind::kSparseAttention, variant, plan.workspace_bytes,
+               [&](ExecutionContext& c) { run_sparse_attention(c, plan, alone); });
+      EXPECT_EQ(read_floats(alone.out), read_floats(args.out.rows(row, row + 1))) << variant << " row " << row;
+    }
     if (variant == "mma") mma = got;
     if (variant == "mma_splitk") {
       EXPECT_EQ(got, mma) << "splitting changes no bit";
@@ -123,7 +146,10 @@ TEST(Gpu, sparse_attention) {
       {4, 64, 512, 4224, {{0, 2047, 4}, {1, 4100, 1}, {2, 127, 3}, {3, 511, 2}}},
       {4, 128, 1024, 4608, {{0, 4480, 2}}},
       {4, 32, 512, 2304, {{0, 2100, 70}, {1, 1000, 59}}},
+      {4, 64, 512, 2304, {{0, 2040, 70}, {1, 600, 63}}},  // more rows than multiprocessors
       {128, 64, 0, 2304, {{0, 0, 1}, {1, 127, 2}, {2, 2046, 6}}},
+      {128, 64, 0, 131328, {{0, 131300, 1}}},  // more groups than slots
+      {128, 64, 0, 9088, {{0, 8960, 128}}},
       {128, 8, 0, 2304, {{0, 2200, 3}}},
       {128, 16, 0, 131328, {{0, 131300, 2}}},  // more groups than splits
       {128, 4, 0, 2304, {{0, 130, 129}}},

@@ -393,7 +393,7 @@ TEST(Bench, sparse_attention) {
       const View out = arena.poisoned(DType::kBF16, {batch, 64, 512});
       const SparseAttentionPlan plan =
           plan_sparse_attention({cache.layer, batch, 64, static_cast<std::int32_t>(topk), kServe}, device_info());
-      for (const char* variant : {"simt", "mma", "mma_splitk"}) {
+      for (const char* variant : {"simt", "mma", "mma_splitk", "wgmma"}) {
         const double us = time_cuda(
             OpKind::kSparseAttention, variant, plan.workspace_bytes, copies, copies,
             [&](ExecutionContext& c, int copy) {
@@ -424,16 +424,20 @@ TEST(Bench, index_and_topk) {
                  selected = arena.poisoned(DType::kI32, {batch, topk});
       const IndexScoresPlan plan = plan_index_scores({cache.layer, 64, topk, 0.011f}, device_info());
       const std::string at = " " + std::to_string(keys) + " keys";
-      const double us =
-          time_cuda(OpKind::kIndexScores, "paged", 0, copies, std::max(8, copies), [&](ExecutionContext& c, int copy) {
-            run_index_scores(c, plan, {&cache.rows[static_cast<std::size_t>(copy)], cache.pools, 0, q, w, scores});
-          });
-      line(("index_scores/paged" + at).c_str(), batch, us, bytes);
+      for (const char* variant : {"paged", "wgmma"}) {
+        const double us = time_cuda(
+            OpKind::kIndexScores, variant, 0, copies, std::max(8, copies), [&](ExecutionContext& c, int copy) {
+              run_index_scores(c, plan, {&cache.rows[static_cast<std::size_t>(copy)], cache.pools, 0, q, w, scores});
+            });
+        line(("index_scores/" + std::string(variant) + at).c_str(), batch, us, bytes);
+      }
       const SelectTopkPlan topk_plan = plan_select_topk({topk, 4}, device_info());
-      const double select_us = time_cuda(OpKind::kSelectTopk, "radix", 0, 1, 8, [&](ExecutionContext& c, int) {
-        run_select_topk(c, topk_plan, {&cache.rows[0], 0, scores, selected});
-      });
-      line(("select_topk/radix" + at).c_str(), batch, select_us, static_cast<double>(batch * keys) * 4);
+      for (const char* variant : {"radix", "cluster"}) {
+        const double us = time_cuda(OpKind::kSelectTopk, variant, 0, 1, 8, [&](ExecutionContext& c, int) {
+          run_select_topk(c, topk_plan, {&cache.rows[0], 0, scores, selected});
+        });
+        line(("select_topk/" + std::string(variant) + at).c_str(), batch, us, static_cast<double>(batch * keys) * 4);
+      }
     }
   }
   // The campaign's S4: scores of a configured maximum of 1M (262,144 entries) at an actual 2K.

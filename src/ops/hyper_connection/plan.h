@@ -13,6 +13,11 @@ inline constexpr int kHcSplitChannels = 64;  // channels (of all four streams) o
 inline constexpr int kHcRowsPerBlock = 8;    // rows that share one read of fn
 inline constexpr int kHcPartials = 32;       // 24 dots, the sum of squares, padding
 
+// mma: blocks over the rows of one slice of channels; each reads its part of fn once for all its tiles of 8 rows.
+constexpr std::int64_t hc_row_blocks(std::int64_t num_tokens) {
+  const std::int64_t tiles = ceil_div(num_tokens, 8);
+  return tiles < 8 ? tiles : 8;
+}
 constexpr std::int64_t hc_num_splits(std::int64_t hidden) { return ceil_div(hidden, kHcSplitChannels); }
 constexpr std::int64_t hc_workspace_bytes(std::int64_t max_tokens, std::int64_t hidden) {
   // fused: partial sums; naive: sums, pre, and the collapsed row in bf16.

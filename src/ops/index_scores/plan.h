@@ -22,4 +22,22 @@ constexpr std::int64_t index_shared_bytes(std::int32_t num_heads) {
   return tiles * 32 * 64 + tiles * 8 * 4;
 }
 
+// wgmma: a block is two warpgroups of 64 keys each.
+inline constexpr int kIndexGroups = 2;
+inline constexpr int kIndexGroupKeys = 64;
+inline constexpr int kIndexTileBytes = 64 * 128 * 2;  // 64 heads of a query in bf16
+
+// Blocks that run at once, two a multiprocessor, dealt to the rows; never more than the longest row can use.
+constexpr int index_groups_per_row(std::int64_t num_rows, std::int64_t max_keys, std::int32_t num_multiprocessors) {
+  const std::int64_t wanted =
+      2 * static_cast<std::int64_t>(num_multiprocessors > 0 ? num_multiprocessors : 132) / num_rows;
+  const std::int64_t most = (max_keys + kIndexGroups * kIndexGroupKeys - 1) / (kIndexGroups * kIndexGroupKeys);
+  const std::int64_t blocks = wanted < most ? wanted : most;
+  return static_cast<int>(blocks < 1 ? 1 : blocks);
+}
+constexpr std::int64_t index_groups_shared_bytes(std::int32_t num_heads) {
+  const std::int64_t tiles = (num_heads + 63) / 64;
+  return tiles * (kIndexTileBytes + 64 * 4);
+}
+
 }  // namespace fathom::cuda

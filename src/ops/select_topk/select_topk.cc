@@ -8,9 +8,9 @@
 
 namespace fathom {
 
-SelectTopkPlan plan_select_topk(const SelectTopkDesc& desc, const DeviceInfo&) {
+SelectTopkPlan plan_select_topk(const SelectTopkDesc& desc, const DeviceInfo& device) {
   FATHOM_CHECK(desc.topk > 0 && desc.ratio > 0, "a selection has a size");
-  return {desc, 0};
+  return {desc, 0, device.num_multiprocessors, device.shared_memory_per_block_bytes};
 }
 
 void run_select_topk(ExecutionContext& context, const SelectTopkPlan& plan, const SelectTopkArgs& args) {

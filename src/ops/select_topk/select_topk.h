@@ -14,6 +14,8 @@ struct SelectTopkDesc {
 struct SelectTopkPlan {
   SelectTopkDesc desc;
   std::int64_t workspace_bytes = 0;
+  std::int32_t num_multiprocessors = 0;            // CUDA
+  std::int64_t shared_memory_per_block_bytes = 0;  // CUDA: what a block may ask for
 };
 struct SelectTopkArgs {
   const StepRows* rows = nullptr;

@@ -59,4 +59,52 @@ constexpr std::int64_t attention_workspace_bytes(std::int64_t max_tokens, std::i
   return round_up(split_tokens * groups * num_heads * (512 + 2) * 4, 256);
 }
 
+// wgmma: a unit is a row and 64 of its heads; a block holds queries, two tiles of keys, P in two terms, row factors.
+inline constexpr std::int64_t kAttentionGroupsSharedBytes = 3 * 64 * 512 * 2 + 2 * 64 * 64 * 2 + 4 * 64 * 4 + 1024;
+
+struct AttentionGroupsTiling {
+  int head_blocks = 1;
+  int blocks_per_unit = 1;      // they deal the row's groups among themselves
+  int slots_per_unit = 1;       // of a split unit; a row with more groups is not split
+  std::int64_t grid_units = 1;  // one block a unit: blocks loop over units
+  std::int64_t num_slots = 1;   // results of 64 heads (64 x 512 fp32, m, l) in scratch
+};
+
+// Few heads would leave most rows of a warpgroup's tile empty.
+constexpr bool attention_uses_groups(std::int32_t num_heads, std::int32_t num_multiprocessors) {
+  return num_heads > 32 && num_multiprocessors > 0;
+}
+
+// One block a multiprocessor: rows are split only while there is room for all blocks at once.
+constexpr AttentionGroupsTiling attention_groups_tiling(std::int64_t num_tokens, std::int32_t num_heads,
+                                                        std::int32_t ratio, std::int32_t topk,
+                                                        std::int32_t num_multiprocessors) {
+  AttentionGroupsTiling tiling;
+  tiling.head_blocks = static_cast<int>(ceil_div(num_heads, 64));
+  const std::int64_t units = num_tokens * tiling.head_blocks;
+  const int groups = std::min(attention_groups(ratio, topk), kMaxSplitGroups);
+  const std::int64_t room = num_multiprocessors / std::max<std::int64_t>(units, 1);
+  tiling.blocks_per_unit = static_cast<int>(std::clamp<std::int64_t>(room, 1, groups));
+  if (tiling.blocks_per_unit > 1) {
+    tiling.slots_per_unit = groups;
+    tiling.grid_units = units;
+    tiling.num_slots = units * groups;
+  } else {
+    tiling.grid_units = std::min<std::int64_t>(units, num_multiprocessors);
+    tiling.num_slots = tiling.grid_units;
+  }
+  return tiling;
+}
+
+// Enough for every call of up to max_tokens rows.
+constexpr std::int64_t attention_groups_workspace_bytes(std::int64_t max_tokens, std::int32_t num_heads,
+                                                        std::int32_t ratio, std::int32_t topk,
+                                                        std::int32_t num_multiprocessors) {
+  if (!attention_uses_groups(num_heads, num_multiprocessors)) return 0;
+  std::int64_t slots = 0;
+  for (std::int64_t tokens = 1; tokens <= std::min<std::int64_t>(max_tokens, num_multiprocessors); ++tokens)
+    slots = std::max(slots, attention_groups_tiling(tokens, num_heads, ratio, topk, num_multiprocessors).num_slots);
+  return round_up(slots * 64 * (512 + 2) * 4, 256);
+}
+
 }  // namespace fathom::cuda

@@ -12,9 +12,12 @@ namespace fathom {
 SparseAttentionPlan plan_sparse_attention(const SparseAttentionDesc& desc, const DeviceInfo& device) {
   FATHOM_CHECK(desc.cache.ratio == 0 || desc.cache.ratio == 4 || desc.cache.ratio == 128, "ratio 0, 4 or 128");
   FATHOM_CHECK(desc.cache.ratio != 4 || desc.topk > 0, "ratio-4 layers select entries");
-  if (device.backend == BackendKind::kCpu) return {desc, sparse_attention_cpu_workspace(desc, device), 0};
-  return {desc, cuda::attention_workspace_bytes(desc.max_tokens, desc.num_heads, desc.cache.ratio, desc.topk),
-          device.shared_memory_per_block_bytes};
+  if (device.backend == BackendKind::kCpu) return {desc, sparse_attention_cpu_workspace(desc, device), 0, 0};
+  const std::int32_t warpgroups = device.compute_capability == 90 ? device.num_multiprocessors : 0;
+  const std::int64_t workspace_bytes = std::max(
+      cuda::attention_workspace_bytes(desc.max_tokens, desc.num_heads, desc.cache.ratio, desc.topk),
+      cuda::attention_groups_workspace_bytes(desc.max_tokens, desc.num_heads, desc.cache.ratio, desc.topk, warpgroups));
+  return {desc, workspace_bytes, device.shared_memory_per_block_bytes, warpgroups};
 }
 
 void run_sparse_attention(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {
