@@ -258,6 +258,14 @@ double Comparison::percent(const Change& change) const {
 std::vector<const ComparedRow*> Comparison::risen() const { return moved(*this, true); }
 std::vector<const ComparedRow*> Comparison::fallen() const { return moved(*this, false); }
 
+std::vector<const ComparedRow*> Comparison::kernels_of(Presence presence) const {
+  std::vector<const ComparedRow*> rows;
+  for (const ComparedRow& row : kernels) {
+    if (row.presence == presence) rows.push_back(&row);
+  }
+  return rows;
+}
+
 Comparison compare_reports(const ProfileReport& before, const ProfileReport& after, std::string name_before,
                            std::string name_after, const CompareOptions& options) {
   Comparison c;

@@ -105,6 +105,8 @@ struct Comparison {
   // Operations and host rows that changed the step significantly, largest first.
   std::vector<const ComparedRow*> risen() const;
   std::vector<const ComparedRow*> fallen() const;
+  // Kernels that one side lacks, by falling size: a cast that stands inside an operation shows here.
+  std::vector<const ComparedRow*> kernels_of(Presence presence) const;
 };
 
 inline constexpr double kStepConfidence = 0.95;

@@ -69,7 +69,7 @@ std::string warnings(const Comparison& c) {
   if (!unlike.empty()) {
     out +=
         "<div class=\"card warn\"><strong>These runs differ in more than the change under test: no win or loss is "
-        "claimed</strong> (<code>--intended NAME</code> says that a difference is the change)." +
+        "claimed.</strong>" +
         unlike + "</div>";
   }
   if (!intended.empty()) out += "<div class=\"card\"><strong>Differs on purpose.</strong>" + intended + "</div>";
@@ -287,6 +287,17 @@ std::string changes_picture(const Comparison& c) {
          "</figcaption></figure>";
 }
 
+std::string kernels_line(const char* word, const std::vector<const ComparedRow*>& rows) {
+  if (rows.empty()) return "";
+  std::string out = "<p><strong>" + std::string(word) + "</strong> ";
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    out += (i == 0 ? "" : ", ") + escape_html(rows[i]->label()) + " " +
+           coloured(rows[i]->critical.difference.mean, format_signed_ms(rows[i]->critical.difference.mean) + " ms",
+                    rows[i]->critical.significant());
+  }
+  return out + "</p>";
+}
+
 std::string rows_table(const Comparison& c, const std::vector<ComparedRow>& rows, const char* name) {
   std::string out = "<div class=\"scroll\"><table><tr><th>" + std::string(name) +
                     "<th>path A, ms<th>path B, ms<th>change<th>%<th>summed A<th>summed B<th>change<th>launches A<th>B";
@@ -341,6 +352,8 @@ std::string comparison_html(const Comparison& c) {
          rate_tile("steps/s", c.steps_per_s_before, c.steps_per_s_after) + "</div>";
   out += "<h2>The step before and after</h2>" + step_picture(c);
   out += "<h2>What rose and what fell</h2>" + changes_picture(c);
+  out += kernels_line("New kernels:", c.kernels_of(Presence::kNew)) +
+         kernels_line("Gone kernels:", c.kernels_of(Presence::kVanished));
   out += "<h2>Categories</h2>" + rows_table(c, c.categories, "category");
   out += "<h2>Operations</h2>" + rows_table(c, c.operations, "operation");
   out += "<h2>The host</h2>" + rows_table(c, c.host, "phase");

@@ -79,6 +79,8 @@ std::string comparison_json(const Comparison& c) {
                {"tokens_per_s", {c.tokens_per_s_before, c.tokens_per_s_after}},
                {"rose", labels(c.risen())},
                {"fell", labels(c.fallen())},
+               {"new", labels(c.kernels_of(Presence::kNew))},
+               {"gone", labels(c.kernels_of(Presence::kVanished))},
                {"categories", rows_json(c.categories)},
                {"operations", rows_json(c.operations)},
                {"kernels", rows_json(c.kernels)},

@@ -89,6 +89,17 @@ TEST(Compare, TheCampaignsCastIsNamed) {
   EXPECT_EQ(kernel("mma"), Presence::kBoth);
 }
 
+TEST(Compare, ACastInsideAnOperationShowsAsANewKernel) {
+  StepOf a, b;
+  a.row("projections", "linear", "gemm", 1000);
+  b.row("projections", "linear", "gemm", 500).row("projections", "linear", "widen", 310);
+  const Comparison c = compare(a, b);
+  ASSERT_EQ(c.kernels_of(Presence::kNew).size(), 1u);
+  EXPECT_TRUE(c.kernels_of(Presence::kVanished).empty());
+  EXPECT_THAT(comparison_text(c, 5), HasSubstr("new    linear: widen +0.31"));
+  EXPECT_THAT(comparison_html(c), HasSubstr("linear: widen"));
+}
+
 TEST(Compare, WorkOffTheCriticalPathDoesNotCountAsAWin) {
   StepOf a, b;
   a.row("experts", "moe_experts", "cpu", 1000).row("projections", "linear", "cpu", 900, 0);

@@ -114,6 +114,18 @@ std::string moved_line(const char* word, const std::vector<const ComparedRow*>& 
   return std::string(word) + (out.empty() ? "nothing significantly" : out) + "\n";
 }
 
+// "new     linear: widen +0.3100 ms, and 4 more"; nothing where there are none.
+std::string kernels_line(const char* word, const std::vector<const ComparedRow*>& rows) {
+  constexpr std::size_t kMostNamed = 6;
+  if (rows.empty()) return "";
+  std::string out = word;
+  for (std::size_t i = 0; i < std::min(rows.size(), kMostNamed); ++i) {
+    out += (i == 0 ? "" : ", ") + rows[i]->label() + " " + format_signed_ms(rows[i]->critical.difference.mean) + " ms";
+  }
+  if (rows.size() > kMostNamed) out += " and " + std::to_string(rows.size() - kMostNamed) + " more";
+  return out + "\n";
+}
+
 }  // namespace
 
 std::string comparison_text(const Comparison& c, std::size_t max_rows) {
@@ -130,6 +142,8 @@ std::string comparison_text(const Comparison& c, std::size_t max_rows) {
   out += table(head) + "\n";
   out += verdict_sentence(c) + "\n";
   out += moved_line("rose   ", c.risen()) + moved_line("fell   ", c.fallen());
+  out += kernels_line("new    ", c.kernels_of(Presence::kNew)) +
+         kernels_line("gone   ", c.kernels_of(Presence::kVanished));
   out += rows_table(c, c.categories, "category", max_rows);
   out += rows_table(c, c.operations, "operation", max_rows);
   out += rows_table(c, c.kernels, "kernel", max_rows);
