@@ -61,13 +61,10 @@ class RowKeys {
   std::int64_t group_size(std::int64_t g) const { return std::min(kGroupKeys, num_entries - g * kGroupKeys); }
   std::int32_t entry(std::int64_t i) const { return selected != nullptr ? selected[i] : static_cast<std::int32_t>(i); }
 
-  void decode_window(std::int64_t position, float* out) const {
-    simd::read_kv_record(cache.kv, window_record(rows, pools, cache, sequence, static_cast<std::int32_t>(position)),
-                         out);
+  CacheRecord window_at(std::int64_t position) const {
+    return window_record(rows, pools, cache, sequence, static_cast<std::int32_t>(position));
   }
-  void decode_entry(std::int64_t index, float* out) const {
-    simd::read_kv_record(cache.kv, entry_record(rows, pools, cache, sequence, index), out);
-  }
+  CacheRecord entry_at(std::int64_t index) const { return entry_record(rows, pools, cache, sequence, index); }
 
   const LayerCache& cache;
   const StepRows& rows;
@@ -76,6 +73,33 @@ class RowKeys {
   std::int32_t window_begin = 0, window_end = 0;
   std::int64_t num_entries = 0;
   const std::int32_t* selected = nullptr;  // ratio 4
+};
+
+// Decodes records that are given one by one, and asks for them in batches.
+class RecordBatch {
+ public:
+  explicit RecordBatch(const KvRecordLayout& layout) : layout_(layout) {}
+  RecordBatch(const RecordBatch&) = delete;
+  RecordBatch& operator=(const RecordBatch&) = delete;
+  ~RecordBatch() { decode(); }
+  void add(CacheRecord record, float* out) {
+    simd::prefetch_kv_record(layout_, record);
+    records_[count_] = record;
+    outs_[count_] = out;
+    if (++count_ == kMost) decode();
+  }
+
+ private:
+  void decode() {
+    for (int i = 0; i < count_; ++i) simd::read_kv_record(layout_, records_[i], outs_[i]);
+    count_ = 0;
+  }
+
+  static constexpr int kMost = 16;
+  const KvRecordLayout& layout_;
+  int count_ = 0;
+  CacheRecord records_[kMost];
+  float* outs_[kMost];
 };
 
 // (m, l, o) of some heads, and where a group's part of it goes before the fold.
@@ -146,7 +170,8 @@ class KeyTiles {
     if (keys.window_begin < begin_ || keys.window_begin > end_ || keys.window_end > begin_ + kWindowKeys) {
       begin_ = end_ = keys.window_begin;
     }
-    for (; end_ < keys.window_end; ++end_) keys.decode_window(end_, window_ + (end_ - begin_) * sizes_.width);
+    RecordBatch batch(keys.cache.kv);
+    for (; end_ < keys.window_end; ++end_) batch.add(keys.window_at(end_), window_ + (end_ - begin_) * sizes_.width);
     return window_ + (keys.window_begin - begin_) * sizes_.width;
   }
   // The row's compressed group g; what a tile already holds in the same place stays.
@@ -155,10 +180,11 @@ class KeyTiles {
     float* tile = tiles_ + slot * kGroupKeys * sizes_.width;
     std::int32_t* ids = ids_[slot];
     const std::int64_t count = keys.group_size(g);
+    RecordBatch batch(keys.cache.kv);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int32_t entry = keys.entry(g * kGroupKeys + i);
       if (i < filled_[slot] && ids[i] == entry) continue;
-      keys.decode_entry(entry, tile + i * sizes_.width);
+      batch.add(keys.entry_at(entry), tile + i * sizes_.width);
       ids[i] = entry;
     }
     filled_[slot] = std::max(filled_[slot], count);
@@ -175,59 +201,17 @@ class KeyTiles {
   std::int32_t ids_[kMostTiles][kGroupKeys];
 };
 
-// Many rows: each thread takes its own, with its own decoded keys.
-void attend_rows(const SparseAttentionDesc& desc, const SparseAttentionArgs& args, std::int64_t begin, std::int64_t end,
-                 const Sizes& sizes, float* base) {
+// Heads [head_begin, head_end) of rows [begin, end), with decoded keys of their own.
+void attend(const SparseAttentionDesc& desc, const SparseAttentionArgs& args, std::int64_t begin, std::int64_t end,
+            std::int64_t head_begin, std::int64_t head_end, const Sizes& sizes, float* base) {
   KeyTiles tiles(base, sizes);
-  const HeadState state(base + sizes.key_floats(), sizes.heads, sizes.width);
+  const HeadState state(base + sizes.key_floats(), head_end - head_begin, sizes.width);
   for (std::int64_t t = begin; t < end; ++t) {
     const RowKeys keys(desc, args, t);
-    const RowHeads heads(desc, args, t, 0, sizes.heads, state);
+    const RowHeads heads(desc, args, t, head_begin, head_end, state);
     heads.add(tiles.window(keys), keys.window_end - keys.window_begin, true);
     for (std::int64_t g = 0; g < keys.num_groups(); ++g) heads.add(tiles.group(keys, g), keys.group_size(g), false);
     heads.finish();
-  }
-}
-
-// One row on several threads: keys are decoded together, then each thread takes its heads.
-void attend_row(const ExecutionContext& context, const SparseAttentionDesc& desc, const SparseAttentionArgs& args,
-                std::int64_t t, const Sizes& sizes, std::int64_t parts, float* base) {
-  const RowKeys keys(desc, args, t);
-  const std::int64_t width = sizes.width;
-  float* window = base;
-  float* tiles = base + kWindowKeys * width;
-  const std::int64_t window_keys = keys.window_end - keys.window_begin;
-  for (std::int64_t first_group = 0;; first_group += sizes.tiles) {
-    const bool first = first_group == 0;
-    const std::int64_t groups = std::min(keys.num_groups() - first_group, sizes.tiles);
-    const std::int64_t first_entry = first_group * kGroupKeys;
-    const std::int64_t entries =
-        std::max<std::int64_t>(0, std::min(keys.num_entries - first_entry, groups * kGroupKeys));
-    const std::int64_t total = (first ? window_keys : 0) + entries;
-    simd::run_parts(context, parts, [&](std::int64_t part) {
-      const std::int64_t end = total * (part + 1) / parts;
-      for (std::int64_t i = total * part / parts; i < end; ++i) {
-        const std::int64_t e = i - (first ? window_keys : 0);
-        if (e < 0)
-          keys.decode_window(keys.window_begin + i, window + i * width);
-        else
-          keys.decode_entry(keys.entry(first_entry + e), tiles + e * width);
-      }
-    });
-    const bool last = first_group + sizes.tiles >= keys.num_groups();
-    const std::int64_t head_parts = std::min(parts, sizes.heads);
-    simd::run_parts(context, head_parts, [&](std::int64_t part) {
-      const std::int64_t begin = sizes.heads * part / head_parts;
-      const std::int64_t end = sizes.heads * (part + 1) / head_parts;
-      float* own = base + sizes.key_floats() + (sizes.heads * part / head_parts) * sizes.head_floats();
-      const RowHeads heads(desc, args, t, begin, end, HeadState(own, end - begin, width));
-      if (first) heads.add(window, window_keys, true);
-      for (std::int64_t g = 0; g < groups; ++g) {
-        heads.add(tiles + g * kGroupKeys * width, keys.group_size(first_group + g), false);
-      }
-      if (last) heads.finish();
-    });
-    if (last) return;
   }
 }
 
@@ -248,12 +232,18 @@ void sparse_attention_cpu(ExecutionContext& context, const SparseAttentionPlan& 
       std::min<std::int64_t>(simd::num_threads(context), scratch.left_bytes() / (4 * sizes.part_floats()));
   float* base = scratch.take<float>(std::max<std::int64_t>(parts, 1) * sizes.part_floats());
   if (tokens < parts) {
-    for (std::int64_t t = 0; t < tokens; ++t) attend_row(context, desc, args, t, sizes, parts, base);
+    // Threads share the rows and split the heads. Each decodes all keys: a decoded key from another thread's cache
+    // would cost more than decoding its record again.
+    const std::int64_t head_parts = std::min(parts, sizes.heads);
+    simd::run_parts(context, head_parts, [&](std::int64_t part) {
+      attend(desc, args, 0, tokens, sizes.heads * part / head_parts, sizes.heads * (part + 1) / head_parts, sizes,
+             base + part * sizes.part_floats());
+    });
     return;
   }
   simd::run_parts(context, parts, [&](std::int64_t part) {
-    attend_rows(desc, args, tokens * part / parts, tokens * (part + 1) / parts, sizes,
-                base + part * sizes.part_floats());
+    attend(desc, args, tokens * part / parts, tokens * (part + 1) / parts, 0, sizes.heads, sizes,
+           base + part * sizes.part_floats());
   });
 }
 
