@@ -50,6 +50,17 @@ HWY_INLINE float scale_of_e8m0(std::uint8_t code) {
   return value;
 }
 
+// Four at a time.
+HWY_INLINE void scales_of_e8m0(const std::uint8_t* codes, float* values) {
+  const hn::CappedTag<std::uint32_t, 4> du;
+  const hn::Rebind<std::uint8_t, decltype(du)> d8;
+  const auto code = hn::PromoteTo(du, hn::LoadU(d8, codes));
+  auto bits = hn::ShiftLeft<23>(code);
+  bits = hn::IfThenElse(hn::Eq(code, hn::Zero(du)), hn::Set(du, 0x00400000u), bits);
+  bits = hn::IfThenElse(hn::Eq(code, hn::Set(du, 255u)), hn::Set(du, 0x7fc00000u), bits);
+  hn::StoreU(hn::BitCast(hn::CappedTag<float, 4>(), bits), hn::CappedTag<float, 4>(), values);
+}
+
 struct ChunkScales {
   float values[kChunkColumns / 16 + 1];
 };
@@ -75,9 +86,9 @@ HWY_INLINE bool load_scales(const LinearWeight& weight, std::int64_t n, std::int
     }
   } else if constexpr (kFormat == WeightFormat::kMxfp4) {
     const auto* row = weight.scale.as<std::uint8_t>() + n * weight.scale.shape[1];
-    for (std::int64_t block = begin / 32; block * 32 < end; ++block) {
-      scales.values[block - begin / 32] = scale_of_e8m0(row[block]);
-    }
+    std::int64_t block = begin / 32;
+    for (; (block + 3) * 32 < end; block += 4) scales_of_e8m0(row + block, scales.values + (block - begin / 32));
+    for (; block * 32 < end; ++block) scales.values[block - begin / 32] = scale_of_e8m0(row[block]);
   } else if constexpr (kFormat == WeightFormat::kNvfp4) {
     const auto* row = weight.scale.as<std::uint8_t>() + n * weight.scale.shape[1];
     for (std::int64_t block = begin / 16; block * 16 < end; ++block) {

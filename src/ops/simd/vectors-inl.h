@@ -123,28 +123,30 @@ HWY_INLINE FloatVec load_e4m3(const std::uint8_t* p) {
   return hn::BitCast(FloatTag(), hn::And(hn::ShiftLeft<20>(wide), mask));
 }
 
-// The value of the e2m1 code in the low four bits of each lane; other bits may be anything.
-HWY_INLINE FloatVec e2m1_value(hn::Vec<UintTag> code) {
+// The value of the e2m1 code in the low four bits of each lane, times `factor`; other bits may be anything.
+HWY_INLINE FloatVec e2m1_value(hn::Vec<UintTag> code, FloatVec factor) {
   const FloatTag d;
-  const UintTag du;
 #if HWY_TARGET == HWY_AVX3
+  // The look-up reads four bits of an index. Codes that share a factor share a table.
   HWY_ALIGN static constexpr float kTable[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                                  -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
-  return hn::TableLookupLanes(hn::Load(d, kTable), hn::IndicesFromVec(d, hn::And(code, hn::Set(du, 15u))));
+  return hn::TableLookupLanes(hn::Mul(hn::Load(d, kTable), factor), hn::Indices512<float>{code.raw});
 #else
   // Two exponent bits and one mantissa bit moved to fp32's places, times 2^126.
+  const UintTag du;
   const auto magnitude = hn::ShiftLeft<22>(hn::And(code, hn::Set(du, 7u)));
   const auto sign = hn::ShiftLeft<28>(hn::And(code, hn::Set(du, 8u)));
-  return hn::Mul(hn::BitCast(d, hn::Or(magnitude, sign)), hn::Set(d, 0x1p126f));
+  return hn::Mul(hn::Mul(hn::BitCast(d, hn::Or(magnitude, sign)), hn::Set(d, 0x1p126f)), factor);
 #endif
 }
+HWY_INLINE FloatVec e2m1_value(hn::Vec<UintTag> code) { return e2m1_value(code, hn::Set(FloatTag(), 1.0f)); }
 
 // L bytes of e2m1 pairs: the even columns' values and the odd columns', each times `factor`.
 HWY_INLINE void load_e2m1(const std::uint8_t* p, FloatVec factor, FloatVec& even, FloatVec& odd) {
   const hn::Rebind<std::uint8_t, FloatTag> d8;
   const auto bytes = hn::PromoteTo(UintTag(), hn::LoadU(d8, p));
-  even = hn::Mul(e2m1_value(bytes), factor);
-  odd = hn::Mul(e2m1_value(hn::ShiftRight<4>(bytes)), factor);
+  even = e2m1_value(bytes, factor);
+  odd = e2m1_value(hn::ShiftRight<4>(bytes), factor);
 }
 
 }  // namespace HWY_NAMESPACE
