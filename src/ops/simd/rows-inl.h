@@ -80,16 +80,29 @@ HWY_INLINE void rotate(const float* x, const float* cos_sin, std::int64_t n, boo
   });
 }
 
-// y = H x / sqrt(n), n a power of two of at most 1024; in place. Distances below L inside one vector.
+// y = H x / sqrt(n), n a power of two of at most 1024; in place.
 HWY_INLINE void hadamard_in_place(float* x, std::int64_t n) {
+  constexpr auto kVector = static_cast<std::int64_t>(kLanes);
   for (std::int64_t half = 1; half < n; half *= 2) {
-    if (half >= static_cast<std::int64_t>(kLanes)) {
+    if (half >= kVector) {
       for (std::int64_t begin = 0; begin < n; begin += 2 * half) {
         for (std::int64_t i = begin; i < begin + half; i += kLanes) {
           const FloatVec a = load(x + i), b = load(x + i + half);
           store(hn::Add(a, b), x + i);
           store(hn::Sub(a, b), x + i + half);
         }
+      }
+    } else if (n >= kVector) {
+      // Pairs inside a vector: each lane adds its partner, the upper one of a pair with its own sign turned.
+      const FloatTag d;
+      const IntTag di;
+      const auto lane = hn::Iota(di, 0), distance = hn::Set(di, static_cast<std::int32_t>(half));
+      const auto partner = hn::IndicesFromVec(d, hn::Xor(lane, distance));
+      const auto lower = hn::Eq(hn::And(lane, distance), hn::Zero(di));
+      const FloatVec sign = hn::BitCast(d, hn::IfThenElse(lower, hn::Zero(di), hn::Set(di, std::int32_t{INT32_MIN})));
+      for (std::int64_t i = 0; i < n; i += kLanes) {
+        const FloatVec v = load(x + i);
+        store(hn::Add(hn::TableLookupLanes(v, partner), hn::Xor(v, sign)), x + i);
       }
     } else {
       for (std::int64_t begin = 0; begin < n; begin += 2 * half) {
