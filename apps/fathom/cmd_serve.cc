@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <mutex>
@@ -16,6 +18,7 @@
 #include "commands.h"
 #include "engine/load_model.h"
 #include "engine/model_executor.h"
+#include "engine/scheduler_log.h"
 #include "engine/scripted_executor.h"
 #include "model/release_of_checkpoint.h"
 #include "opened_model.h"
@@ -125,7 +128,7 @@ std::unique_ptr<Executor> make_scripted_executor(const ServeOptions& options,
   scripted.limits.max_sequences = options.max_running;
   scripted.limits.max_rows = options.prefill_chunk_alone + options.max_running;
   scripted.limits.max_logits_rows = scripted.limits.max_rows;
-  scripted.limits.num_context_blocks = 2048;
+  scripted.limits.num_context_blocks = options.scripted_blocks;
   scripted.limits.num_window_blocks = 8 * options.max_running + 256;
   scripted.limits.num_resume_slots = 256;
   scripted.eos_id = tokenizer->eos_id();
@@ -170,6 +173,15 @@ void add_grammar(ServedModel& served, std::int32_t vocab_size) {
   }
 }
 
+// The engine's thread writes; the file is closed with the engine.
+Result<SchedulerLogSink> open_scheduler_log(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return invalid_argument("--scheduler-log " + path + ": " + std::strerror(errno));
+  const std::shared_ptr<std::FILE> owner(file, [](std::FILE* f) { std::fclose(f); });
+  log_warning(path + " will hold the token ids of all prompts and answers");
+  return SchedulerLogSink([owner](std::string_view line) { std::fwrite(line.data(), 1, line.size(), owner.get()); });
+}
+
 Result<std::shared_ptr<ServedModel>> load(const ServeOptions& options, const std::string& path, Server& server) {
   server.set_loading(0.0, "reading the tokenizer");
   FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, open_tokenizer(path));
@@ -203,6 +215,9 @@ Result<std::shared_ptr<ServedModel>> load(const ServeOptions& options, const std
   engine.check_prefix_cache = options.check_prefix_cache;
   engine.num_drafts = std::min(options.num_drafts, executor->limits().max_proposals);
   engine.step_timeout_us = static_cast<std::int64_t>(options.step_timeout_s * 1e6);
+  if (!options.scheduler_log.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(engine.scheduler_log, open_scheduler_log(options.scheduler_log));
+  }
   add_grammar(*served, executor->limits().vocab_size);
   FATHOM_ASSIGN_OR_RETURN(served->engine, Engine::make(engine, std::move(executor), served->tokenizer));
   log_info("serving " + path + ": " + what);

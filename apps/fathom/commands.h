@@ -171,8 +171,16 @@ struct ServeOptions {
   std::string log_level = "info";
   bool scripted = false;  // no model: answers from prompts (server/scripted_replies.h)
   std::int64_t scripted_step_us = 0;
+  std::int32_t scripted_blocks = 2048;  // context blocks of the scripted executor
+  std::string scheduler_log;            // file for the scheduler's calls; empty: none
 };
 int run_serve(const ServeOptions& options);
+
+struct ReplayOptions {
+  std::string file;  // of fathom serve --scheduler-log
+  bool events = false;
+};
+int run_replay(const ReplayOptions& options);  // 0: the same plans, all rules kept; 1 otherwise
 
 struct BenchServeOptions {
   std::string address;  // HOST:PORT of a running server; empty: one of our own is started

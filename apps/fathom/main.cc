@@ -239,6 +239,15 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_bench_serve(*bench, exit_code);
 }
 
+void add_replay(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<ReplayOptions>();
+  CLI::App* command = app.add_subcommand(
+      "replay", "Play a recorded scheduler's life again: the same plans, and every rule of the accounts kept?");
+  command->add_option("file", options->file, "File of `fathom serve --scheduler-log`")->required();
+  command->add_flag("--events", options->events, "Also print every event");
+  command->callback([options, &exit_code] { exit_code = run_replay(*options); });
+}
+
 void add_serve_limits(CLI::App& command, const std::shared_ptr<ServeOptions>& options) {
   command.add_option("--max-running", options->max_running, "Sequences that hold cache state at once (default 32)")
       ->check(CLI::Range(1, 1024));
@@ -312,6 +321,10 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}));
   command->add_flag("--scripted", options->scripted, "No model: the answer stands in the prompt (for testing clients)");
   command->add_option("--scripted-step-us", options->scripted_step_us, "Time of a scripted step");
+  command->add_option("--scripted-blocks", options->scripted_blocks, "Its context blocks of 128 tokens (default 2048)")
+      ->check(CLI::Range(8, 1 << 20));
+  command->add_option("--scheduler-log", options->scheduler_log,
+                      "File for the scheduler's calls, token ids included (fathom replay plays them again)");
   add_serve_limits(*command, options);
   command->callback([options, &exit_code] { exit_code = run_serve(*options); });
 }
@@ -387,6 +400,7 @@ int main(int argc, char** argv) {
   fathom::app::add_parse(app, exit_code);
   fathom::app::add_inspect(app, exit_code);
   fathom::app::add_verify(app, exit_code);
+  fathom::app::add_replay(app, exit_code);
   fathom::app::add_synth(app, exit_code);
   fathom::app::add_convert(app, exit_code);
   fathom::app::add_bench(app, exit_code);

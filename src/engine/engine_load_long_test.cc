@@ -1,5 +1,6 @@
 // The mini model under load for FATHOM_LOAD_SECONDS (600): 64 clients, a fifth of whom leave early, some slow, and a
-// prompt of 4,000 tokens now and then. Every answer is compared with the one computed alone.
+// prompt of 4,000 tokens now and then. Every answer is compared with the one computed alone. Ends within a minute after
+// that time: what still runs then is cancelled, or is an answer of at most 60 tokens.
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
@@ -48,7 +49,17 @@ TEST(EngineLoad, SixtyFourClientsForTenMinutes) {
 
   std::atomic<bool> stop{false};
   std::atomic<std::int64_t> num_right{0}, num_wrong{0}, num_cancelled{0};
-  std::vector<std::thread> clients;
+  // Joined however the test ends.
+  struct Clients : std::vector<std::thread> {
+    explicit Clients(std::atomic<bool>& s) : stop(s) {}
+    ~Clients() { join(); }
+    void join() {
+      stop = true;
+      for (std::thread& client : *this) client.join();
+      clear();
+    }
+    std::atomic<bool>& stop;
+  } clients(stop);
   for (std::uint64_t client = 0; client < 64; ++client) {
     clients.emplace_back([&, client] {
       std::mt19937_64 random(client);
@@ -75,41 +86,57 @@ TEST(EngineLoad, SixtyFourClientsForTenMinutes) {
     });
   }
   const auto begin = std::chrono::steady_clock::now();
-  std::int64_t resident_early = 0;
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  std::int64_t resident_early = 0, num_long = 0;
+  double longest_ttft_s = 0;
   const auto vocab = static_cast<TokenId>(bench.model().config().vocab_size);
-  for (std::uint64_t round = 1; std::chrono::steady_clock::now() - begin < duration; ++round) {
-    std::this_thread::sleep_for(std::chrono::seconds(5));
+  for (std::uint64_t round = 1; seconds() < static_cast<double>(duration.count()); ++round) {
+    std::this_thread::sleep_for(std::min<std::chrono::seconds>(std::chrono::seconds(5), duration / 10));
     Request request;
     request.prompt = scripted_prompt(1000 + round, 4000, 0, vocab);
     request.max_tokens = 1;
     auto stream = engine.submit(std::move(request));
-    ASSERT_TRUE(stream.ok());
+    ASSERT_TRUE(stream.ok()) << stream.status().message();
+    const double asked_s = seconds();
     long_prompt = true;
-    EXPECT_TRUE(read_all(**stream, std::chrono::seconds(300)).at(0).finish.has_value());
+    // Its prompt shares the steps with all others': on a busy machine that takes long, and the end does not wait.
+    while (!(*stream)->finished() && seconds() < static_cast<double>(duration.count())) {
+      (*stream)->wait(std::chrono::milliseconds(500));
+      if (resident_early == 0 && seconds() > static_cast<double>(duration.count()) / 4) {
+        resident_early = resident_bytes();
+      }
+    }
     long_prompt = false;
-    if (resident_early == 0 && std::chrono::steady_clock::now() - begin > duration / 4)
-      resident_early = resident_bytes();
+    if (!(*stream)->finished()) break;
+    ++num_long;
+    longest_ttft_s = std::max(longest_ttft_s, seconds() - asked_s);
   }
-  stop = true;
-  for (std::thread& client : clients) client.join();
+  const double load_s = seconds();
+  clients.join();
   EXPECT_TRUE(engine.drain(std::chrono::seconds(60)));
+  const double end_s = seconds() - load_s;
   const EngineStats stats = engine.stats();
   EXPECT_EQ(stats.context_blocks_used, 0);
   EXPECT_EQ(stats.window_blocks_used, 0);
   EXPECT_EQ(num_wrong.load(), 0);
   EXPECT_GT(num_right.load(), 0);
   const std::int64_t resident_end = resident_bytes();
-  if (resident_early > 0) {
-    EXPECT_LT(resident_end, resident_early + (64 << 20));
-  }
+  EXPECT_GT(resident_early, 0);
+  EXPECT_LT(resident_end, resident_early + (64 << 20));
   ASSERT_FALSE(gaps_us.empty() || gaps_beside_us.empty());
   const double median = quantile(gaps_us, 0.5), p99 = quantile(gaps_beside_us, 0.99);
-  std::printf(
-      "%lld right, %lld left early, %lld steps, %lld tokens; between tokens: median %.1f ms, p99 beside a long "
-      "prompt %.1f ms (%.2f x); resident %.1f -> %.1f MB\n",
-      static_cast<long long>(num_right), static_cast<long long>(num_cancelled), static_cast<long long>(stats.num_steps),
-      static_cast<long long>(stats.generation_tokens), median / 1000, p99 / 1000, p99 / median,
-      static_cast<double>(resident_early) / 1e6, static_cast<double>(resident_end) / 1e6);
+  const auto count = [](std::int64_t number) { return static_cast<long long>(number); };
+  std::printf("load of %.0f s, ended after %.1f s more\n", load_s, end_s);
+  std::printf("  answers: %lld right, %lld wrong, %lld left early; %lld steps, %lld tokens, %lld prefix hits\n",
+              count(num_right), count(num_wrong), count(num_cancelled), count(stats.num_steps),
+              count(stats.generation_tokens), count(stats.prefix_hits));
+  std::printf("  prompts of 4,000 tokens: %lld answered, the slowest after %.1f s\n", count(num_long), longest_ttft_s);
+  std::printf("  between tokens: median %.1f ms, p99 beside a long prompt %.1f ms: %.2f x (bound 3)\n", median / 1000,
+              p99 / 1000, p99 / median);
+  std::printf("  blocks held at the end: %d context, %d window; resident %.1f MB early, %.1f MB at the end\n",
+              stats.context_blocks_used, stats.window_blocks_used, static_cast<double>(resident_early) / 1e6,
+              static_cast<double>(resident_end) / 1e6);
+  std::fflush(stdout);
   EXPECT_LT(p99, 3 * median);
 }
 

@@ -153,6 +153,7 @@ bool EngineThread::run_step() {
   trace_.num_tokens = static_cast<std::int32_t>(plan.tokens.size());
   trace_.num_sequences = static_cast<std::int32_t>(plan.sequences.size());
   const std::int64_t planned = now_us();
+  collect_events(planned);
   trace_.schedule_us = static_cast<double>(planned - begin);
   step_running_.store(plan.step);
   step_started_us_.store(planned);
@@ -248,6 +249,7 @@ void EngineThread::commit_step(const StepPlan& plan, const StepResult& result, s
     }
   }
   const std::int64_t committed = now_us();
+  collect_events(committed);
   for (const Output& output : outputs) give_output(*output.choice, output.tokens);
   trace_.detokenise_us = static_cast<double>(now_us() - committed);
 }

@@ -223,6 +223,7 @@ void EngineThread::start_request(std::unique_ptr<ActiveRequest> owned, std::uint
     active.choices.push_back(std::move(choice));
     scheduler_.add(std::move(sequence));
   }
+  collect_events(submitted_us);
   if (!fault_.ok()) end_request(active, FinishReason::kError, fault_);
 }
 
@@ -276,6 +277,7 @@ void EngineThread::finish_choice(Choice& choice, Delta delta, FinishReason reaso
                                       [](const auto& a, const auto& b) { return a.second < b.second; });
   if (cause != choice.stalls_us.end()) choice.times.stalled_by = cause->first;
   scheduler_.finish(choice.sequence, reason == FinishReason::kCancelled);
+  collect_events(choice.times.finished_us);
   if (active.queued) {
     active.queued = false;
     if (active.stream != nullptr) mailbox_->left_queue(choice.usage.prompt_tokens);
@@ -337,12 +339,21 @@ void EngineThread::finish_check(const Choice& choice) {
             " tokens differs from its computation without the cache");
 }
 
+void EngineThread::collect_events(std::int64_t time_us) {
+  for (EngineEvent& event : scheduler_.take_events()) {
+    event.time_us = time_us;
+    if (const auto found = choices_.find(event.sequence); found != choices_.end()) {
+      event.request = found->second->request->id;
+    }
+    events_.push_back(event);
+  }
+}
+
 void EngineThread::publish_events() {
-  std::vector<EngineEvent> events = scheduler_.take_events();
-  if (events.empty()) return;
-  const std::int64_t now = now_us();
-  for (EngineEvent& event : events) event.time_us = now;
-  ring_.append(events);
+  collect_events(now_us());
+  if (events_.empty()) return;
+  ring_.append(events_);
+  events_.clear();
 }
 
 void EngineThread::publish_stats() {

@@ -105,6 +105,8 @@ class EngineThread {
   void finish_check(const Choice& choice);
   void count_open_requests(std::int64_t change);
   void send(ActiveRequest& active, Delta delta);
+  // Takes what the scheduler remembers, as having happened at time_us.
+  void collect_events(std::int64_t time_us);
   void publish_events();
   void publish_stats();
 
@@ -126,7 +128,8 @@ class EngineThread {
   std::unordered_map<SequenceId, Choice*> choices_;
   std::vector<std::unique_ptr<ActiveRequest>> ended_;  // kept until the loop's turn is over
   std::int64_t next_sequence_ = 1;
-  std::int64_t num_ended_ = 0;  // requests, in this turn
+  std::int64_t num_ended_ = 0;       // requests, in this turn
+  std::vector<EngineEvent> events_;  // of this turn
   EngineStats counts_;
   std::vector<std::pair<Choice*, const SequenceResult*>> outputs_;
   StepTrace trace_;

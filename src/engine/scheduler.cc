@@ -267,6 +267,7 @@ void Scheduler::assemble() {
     sequence.key->service_rows += step.num_tokens;
     (in_prefill(sequence) ? counters_.prefill_rows : counters_.decode_rows) += step.num_tokens;
     remember(EventKind::kPlan, sequence, step.num_tokens);
+    events_.back().prefill = in_prefill(sequence);
   }
   num_uncommitted_ = plan_.sequences.size();
 }

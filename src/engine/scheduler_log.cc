@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <sstream>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/hash.h"
@@ -135,10 +139,35 @@ std::uint64_t plan_digest(const StepPlan& plan) {
 
 namespace {
 
+std::string found_not(const std::string& what, std::int64_t found, std::int64_t expected) {
+  return what + ": found " + std::to_string(found) + ", expected " + std::to_string(expected);
+}
+
 class Replay {
  public:
-  // One line; what is wrong with it, or "".
+  explicit Replay(const std::function<void(const EngineEvent&)>& on_event) : on_event_(on_event) {}
+
+  // One line; what is wrong with it, or with the state after it, or "".
   std::string play(std::istringstream& line) {
+    ++report_.num_lines;
+    std::string wrong = play_line(line);
+    if (wrong.empty() && scheduler_ != nullptr) wrong = judge_state();
+    return wrong;
+  }
+
+  ReplayReport report() {
+    if (scheduler_ == nullptr) return report_;
+    const SchedulerCounters& counters = scheduler_->counters();
+    report_.num_steps = scheduler_->step();
+    report_.preemptions = counters.preemptions;
+    report_.prefix_hits = counters.prefix_hits;
+    report_.cached_tokens = counters.cached_tokens;
+    report_.evicted_blocks = scheduler_->prefix_cache().evicted_blocks();
+    return report_;
+  }
+
+ private:
+  std::string play_line(std::istringstream& line) {
     std::string what;
     if (!(line >> what)) return "";
     if (what == "limits") return read_limits(line);
@@ -161,12 +190,96 @@ class Replay {
     }
     bool flag = false;
     if (!(line >> flag) || (what != "finish" && what != "pause")) return "found '" + what + "', which is no call";
-    what == "finish" ? scheduler_->finish(id, flag) : scheduler_->set_paused(id, flag);
+    if (what == "pause") {
+      scheduler_->set_paused(id, flag);
+      return "";
+    }
+    if (next_ < steps_.size() && std::any_of(
+                                     steps_.begin() + static_cast<std::ptrdiff_t>(next_), steps_.end(),
+                                     [id](const SequenceStep& step) { return step.id == id; })) {
+      return "found the end of a sequence whose step is not committed";
+    }
+    scheduler_->finish(id, flag);
+    lengths_.erase(id);
+    report_.num_cancelled += flag ? 1 : 0;
     return "";
   }
-  std::int64_t num_steps() const { return scheduler_ ? scheduler_->step() : 0; }
 
- private:
+  // Blocks and slots add up.
+  std::string judge_state() {
+    const SchedulerCounters& counters = scheduler_->counters();
+    const auto& context = scheduler_->context_pool();
+    const auto& window = scheduler_->window_pool();
+    for (const auto& [name, free, held, cached, all] :
+         {std::tuple{"context blocks, free + held + cached", context.num_free(), context.num_held(),
+                     context.num_cached(), context.num_blocks()},
+          {"window blocks, free + held + cached", window.num_free(), window.num_held(), window.num_cached(),
+           window.num_blocks()},
+          {"state slots, free + running", scheduler_->num_free_state_slots(), counters.num_running, 0,
+           limits_.num_state_slots}}) {
+      if (held < 0 || free + held + cached != all) return found_not(name, free + held + cached, all);
+    }
+    if (counters.num_running == 0 && context.num_held() + window.num_held() > 0) {
+      return found_not("blocks held while nothing runs", context.num_held() + window.num_held(), 0);
+    }
+    report_.most_running = std::max(report_.most_running, counters.num_running);
+    report_.most_context_blocks = std::max(report_.most_context_blocks, context.num_held());
+    read_events();
+    return std::exchange(wrong_event_, {});
+  }
+
+  void read_events() {
+    std::int64_t prefill_rows = 0, decode_rows = 0;
+    for (const EngineEvent& event : scheduler_->take_events()) {
+      if (on_event_) on_event_(event);
+      switch (event.kind) {
+        case EventKind::kSubmit: submitted_[event.sequence] = event.step; break;
+        case EventKind::kAdmit:
+          report_.longest_wait_steps = std::max(report_.longest_wait_steps, event.step - submitted_[event.sequence]);
+          submitted_.erase(event.sequence);
+          lengths_[event.sequence] = event.num_tokens;
+          break;
+        case EventKind::kResume: lengths_[event.sequence] = event.num_tokens; break;
+        case EventKind::kPlan:
+          (event.prefill ? prefill_rows : decode_rows) += event.num_tokens;
+          if (event.length != lengths_[event.sequence]) {
+            wrong_event_ = found_not("the step of sequence " + std::to_string(event.sequence.value) + " begins at",
+                                     event.length, lengths_[event.sequence]);
+          }
+          break;
+        case EventKind::kCommit:
+          lengths_[event.sequence] = event.length;
+          report_.drawn_tokens += event.num_tokens;
+          break;
+        default: break;
+      }
+    }
+    report_.prefill_rows += prefill_rows;
+    report_.decode_rows += decode_rows;
+    if (prefill_rows == 0 || decode_rows == 0) return;
+    report_.most_prefill_rows = std::max(report_.most_prefill_rows, prefill_rows);
+    if (prefill_rows > options_.prefill_chunk_tokens) {
+      wrong_event_ = found_not("rows of prefill beside decodes, at most", prefill_rows, options_.prefill_chunk_tokens);
+    }
+  }
+
+  // A plan within the executor's limits.
+  std::string judge_plan(const StepPlan& plan) const {
+    std::int64_t rows = 0, logits = 0;
+    std::set<SequenceId> seen;
+    for (const SequenceStep& step : plan.sequences) {
+      rows += step.num_tokens;
+      logits += step.num_logits;
+      if (!seen.insert(step.id).second) return "a plan holds sequence " + std::to_string(step.id.value) + " twice";
+      if (step.num_tokens < 1) return "a plan holds a sequence without rows";
+    }
+    if (rows != static_cast<std::int64_t>(plan.tokens.size())) return "a plan's tokens are not its rows";
+    if (rows > limits_.max_rows) return found_not("rows, at most", rows, limits_.max_rows);
+    if (logits > limits_.max_logits_rows) return found_not("rows of logits, at most", logits, limits_.max_logits_rows);
+    const auto num = static_cast<std::int64_t>(plan.sequences.size());
+    return num > limits_.max_sequences ? found_not("sequences, at most", num, limits_.max_sequences) : "";
+  }
+
   std::string read_limits(std::istream& in) {
     ExecutorLimits& l = limits_;
     const bool ok =
@@ -186,6 +299,7 @@ class Replay {
       return "found broken options";
     }
     scheduler_ = std::make_unique<Scheduler>(o, limits_);
+    options_ = o;
     return "";
   }
   std::string add(std::istream& in) {
@@ -199,6 +313,7 @@ class Replay {
       return "found a broken sequence";
     }
     scheduler_->add(std::move(spec));
+    ++report_.num_sequences;
     return "";
   }
   std::string plan(std::istream& in) {
@@ -208,7 +323,8 @@ class Replay {
     const StepPlan& made = scheduler_->plan();
     steps_ = made.sequences;
     next_ = 0;
-    return plan_digest(made) == digest ? "" : "the plan of step " + std::to_string(made.step) + " differs";
+    if (plan_digest(made) != digest) return "the plan of step " + std::to_string(made.step) + " differs";
+    return judge_plan(made);
   }
   std::string commit(std::istream& in, SequenceId id) {
     std::vector<TokenId> ids;
@@ -220,29 +336,36 @@ class Replay {
     return "";
   }
 
+  const std::function<void(const EngineEvent&)>& on_event_;
+  ReplayReport report_;
   ExecutorLimits limits_;
+  SchedulerOptions options_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::unordered_map<SequenceId, std::int64_t> submitted_;  // the step then
+  std::unordered_map<SequenceId, std::int64_t> lengths_;    // of the running ones, in the cache
+  std::string wrong_event_;
   std::vector<SequenceStep> steps_;
   std::size_t next_ = 0;
 };
 
 }  // namespace
 
-Result<std::int64_t> replay_scheduler_log(std::string_view text) {
+Result<ReplayReport> replay_scheduler_log(std::string_view text,
+                                          const std::function<void(const EngineEvent&)>& on_event) {
   std::istringstream in{std::string(text)};
   std::string line;
   if (!std::getline(in, line) || line != kVersion) {
     return invalid_argument("not a scheduler log: found '" + line.substr(0, 40) + "', expected '" +
                             std::string(kVersion) + "'");
   }
-  Replay replay;
+  Replay replay(on_event);
   for (std::int64_t number = 2; std::getline(in, line); ++number) {
     std::istringstream words(line);
     if (const std::string wrong = replay.play(words); !wrong.empty()) {
       return failed_precondition("scheduler log, line " + std::to_string(number) + ": " + wrong);
     }
   }
-  return replay.num_steps();
+  return replay.report();
 }
 
 }  // namespace fathom

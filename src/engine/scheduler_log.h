@@ -37,8 +37,22 @@ class SchedulerLog {
 // Every field of a plan, samples apart.
 std::uint64_t plan_digest(const StepPlan& plan);
 
-// Makes the recorded calls on a scheduler of its own. The number of steps, or where the log is not one, or where a plan
-// comes out otherwise than it was recorded.
-Result<std::int64_t> replay_scheduler_log(std::string_view text);
+// What a recorded life came to.
+struct ReplayReport {
+  std::int64_t num_lines = 0, num_steps = 0;
+  std::int64_t num_sequences = 0, num_cancelled = 0;
+  std::int64_t prefill_rows = 0, decode_rows = 0, drawn_tokens = 0;
+  std::int64_t most_prefill_rows = 0;  // of a step in which others decoded
+  std::int64_t preemptions = 0, prefix_hits = 0, cached_tokens = 0, evicted_blocks = 0;
+  std::int64_t longest_wait_steps = 0;  // from submission to admission
+  std::int32_t most_running = 0, most_context_blocks = 0;
+};
+
+// Makes the recorded calls on a scheduler of its own and judges the life: each plan is the recorded one; after each
+// call blocks and state slots add up; plans keep the limits, hold a sequence once and begin where its cache ends;
+// prefill keeps its share beside decodes; when no sequence is left no block is held. Failure: the line, and what is
+// wrong there. `on_event` (may be empty) hears of every event, without times.
+Result<ReplayReport> replay_scheduler_log(std::string_view text,
+                                          const std::function<void(const EngineEvent&)>& on_event = {});
 
 }  // namespace fathom

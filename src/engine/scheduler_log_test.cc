@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "base/mapped_file.h"
 #include "engine/engine.h"
 #include "engine/scripted_answer.h"
 #include "engine/scripted_executor.h"
@@ -44,9 +45,45 @@ std::string record() {
 
 TEST(SchedulerLog, ALifePlayedAgainMakesTheSamePlans) {
   const std::string text = record();
-  const auto steps = replay_scheduler_log(text);
-  ASSERT_TRUE(steps.ok()) << steps.status().message();
-  EXPECT_GT(*steps, 50);
+  std::int64_t num_events = 0;
+  const auto report = replay_scheduler_log(text, [&](const EngineEvent&) { ++num_events; });
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_GT(report->num_steps, 50);
+  EXPECT_EQ(report->num_sequences, 24);
+  EXPECT_LE(report->most_prefill_rows, 96);
+  EXPECT_LE(report->most_context_blocks, 12);
+  EXPECT_GT(report->prefill_rows, 1000);
+  EXPECT_GT(report->drawn_tokens, 1000);
+  EXPECT_GT(num_events, 200);
+}
+
+// A life of a served engine that was recorded once: whatever changes the scheduler changes it knowingly.
+TEST(SchedulerLog, TheRecordedLife) {
+  const auto text = read_text_file(std::string(FATHOM_SOURCE_DIR) + "/tests/data/scheduler/crowded.log");
+  ASSERT_TRUE(text.ok()) << text.status().message();
+  const auto report = replay_scheduler_log(*text);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_GT(report->preemptions, 0);
+  EXPECT_GT(report->prefix_hits, 0);
+  EXPECT_GT(report->num_cancelled, 0);
+}
+
+TEST(SchedulerLog, WhatIsNotALifeIsJudged) {
+  std::string text = record();
+  // An end before the step is committed.
+  const std::size_t plan = text.find("\nplan ");
+  const std::size_t commit = text.find("\ncommit ", plan);
+  ASSERT_NE(commit, std::string::npos);
+  const std::string id = text.substr(commit + 8, text.find(' ', commit + 8) - commit - 8);
+  std::string early = text;
+  early.insert(commit + 1, "finish " + id + " 0\n");
+  EXPECT_FALSE(replay_scheduler_log(early).ok());
+  // A prefill share that the recorded plans do not keep.
+  std::string bounded = text;
+  const std::size_t options = bounded.find("options 96 ");
+  ASSERT_NE(options, std::string::npos);
+  bounded.replace(options, 11, "options 16 ");
+  EXPECT_FALSE(replay_scheduler_log(bounded).ok());
 }
 
 TEST(SchedulerLog, AnotherLifeIsNoticed) {

@@ -158,9 +158,10 @@ void Answer::submit_more() {
       return fail(error_of(submitted.status()));
     }
     streams_[next_prompt_] = std::move(*submitted);
-    if (next_prompt_ == 0) {
+    {
       const std::lock_guard lock(mutex_);
-      record_.engine_id = streams_[0]->id().value;
+      record_.engine_ids.push_back(streams_[next_prompt_]->id().value);
+      record_.engine_id = record_.engine_ids.front();
     }
     job_.requests[next_prompt_].prompt = {};
     ++next_prompt_;
@@ -296,6 +297,24 @@ void Answer::close() {
     job_.renderer->on_end(nullptr);
     call_.reply_json(job_.renderer->whole());
   }
+}
+
+std::vector<RequestRecord> request_records(ServerContext& server) {
+  std::vector<std::shared_ptr<Answer>> running;
+  std::vector<RequestRecord> out;
+  {
+    const std::lock_guard lock(server.mutex);
+    for (const auto& [key, answer] : server.answers) running.push_back(answer);
+    out.assign(server.finished.rbegin(), server.finished.rend());
+  }
+  std::vector<RequestRecord> now;
+  for (const auto& answer : running) now.push_back(answer->record());
+  out.insert(out.begin(), now.begin(), now.end());
+  return out;
+}
+
+bool may_see(const RouteCall& call, const RequestRecord& record) {
+  return call.server->keys.open_to_all() || record.key_label == call.server->keys.label(call.key_index);
 }
 
 }  // namespace fathom

@@ -89,4 +89,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
   RequestRecord record_;
 };
 
+// Newest first: what runs, then what has finished.
+std::vector<RequestRecord> request_records(ServerContext& server);
+// Whose business a record is: one's own, or all when there are no keys.
+bool may_see(const RouteCall& call, const RequestRecord& record);
+
 }  // namespace fathom

@@ -71,6 +71,29 @@ std::string bars(const LoadReport& report, const char* title, Percentiles LoadLe
   return out + "</svg>";
 }
 
+// Tokens a second by level: the median repeat, a line from the slowest to the fastest.
+std::string throughput(const LoadReport& report) {
+  double top = 1e-9;
+  for (const auto& level : report.levels) top = std::max(top, level.output_tokens_per_s.highest);
+  const int height = static_cast<int>(report.levels.size()) * 40 + 10;
+  std::string out = "<h2>Output tokens a second</h2><svg viewBox=\"0 0 720 " + std::to_string(height) + "\">";
+  int y = 8;
+  for (const auto& level : report.levels) {
+    const Spread& s = level.output_tokens_per_s;
+    const auto x = [&](double value) { return format("%.1f", 90 + 480.0 * value / top); };
+    const std::string middle = std::to_string(y + 12);
+    out += "<text x=\"0\" y=\"" + std::to_string(y + 17) + "\">" + std::to_string(level.concurrency) +
+           (level.concurrency == 1 ? " client" : " clients") + "</text><rect class=\"p50\" rx=\"3\" x=\"90\" y=\"" +
+           std::to_string(y) + "\" height=\"24\" width=\"" + format("%.1f", 480.0 * s.median / top) +
+           "\"/><path class=\"w\" d=\"M" + x(s.lowest) + " " + middle + "H" + x(s.highest) + "M" + x(s.lowest) + " " +
+           std::to_string(y + 6) + "v12M" + x(s.highest) + " " + std::to_string(y + 6) +
+           "v12\"/><text class=\"v\" x=\"" + format("%.1f", 100 + 480.0 * s.highest / top) + "\" y=\"" +
+           std::to_string(y + 16) + "\">" + format("%.1f", s.median) + "</text>";
+    y += 40;
+  }
+  return out + "</svg>";
+}
+
 }  // namespace
 
 std::string load_table(const LoadReport& report) {
@@ -124,12 +147,18 @@ std::string load_json(const LoadReport& report) {
 std::string load_html(const LoadReport& report) {
   std::string out =
       "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>fathom bench serve</title><style>"
-      "body{font:15px/1.5 system-ui,sans-serif;max-width:780px;margin:2em auto;padding:0 1em;color:#16242b}"
+      ":root{--ink:#16242b;--soft:#5a6d76;--line:#dfe6ea;--bg:#fff;--a:#17707f;--b:#67a9b4;--c:#b9d8dd;--warn:#a0470b}"
+      "@media(prefers-color-scheme:dark){:root{--ink:#e4ecef;--soft:#8fa2ab;--line:#26333a;--bg:#0e1518;--a:#4fb3c2;"
+      "--b:#2f7480;--c:#1d4851;--warn:#f0a266}}"
+      "body{font:15px/1.5 system-ui,sans-serif;max-width:780px;margin:2em auto;padding:0 1em;color:var(--ink);"
+      "background:var(--bg)}"
       "h1{font-size:1.4em}h2{font-size:1.05em;margin:1.6em 0 .4em}table{border-collapse:collapse;width:100%}"
-      "td,th{text-align:right;padding:.3em .7em;border-bottom:1px solid #dfe6ea;font-variant-numeric:tabular-nums}"
-      "svg{width:100%}svg text{font:13px system-ui,sans-serif;fill:#16242b}svg .v{fill:#5a6d76;font-size:12px}"
-      ".p50{fill:#17707f}.p90{fill:#67a9b4}.p99{fill:#b9d8dd}.bad{color:#a0470b}</style><h1>fathom bench serve</h1>";
-  out += "<p>" + escape(shape(report)) + "</p>";
+      "td,th{text-align:right;padding:.3em .7em;border-bottom:1px solid var(--line);font-variant-numeric:tabular-nums}"
+      "svg{width:100%}svg text{font:13px system-ui,sans-serif;fill:var(--ink)}svg .v{fill:var(--soft);font-size:12px}"
+      ".w{stroke:var(--ink);stroke-width:1.4;fill:none}.soft{color:var(--soft)}"
+      ".p50{fill:var(--a)}.p90{fill:var(--b)}.p99{fill:var(--c)}.bad{color:var(--warn)}</style><h1>fathom bench "
+      "serve</h1>";
+  out += "<p class=\"soft\">" + escape(shape(report)) + "</p>";
   if (!report.right_before || !report.right_after) out += "<p class=\"bad\">The two answers were wrong: no result.</p>";
   out +=
       "<table><tr><th>clients<th>output "
@@ -142,6 +171,10 @@ std::string load_html(const LoadReport& report) {
            std::to_string(l.num_failed);
   }
   out += "</table>";
+  if (report.right_before && report.right_after) {
+    out += "<p class=\"soft\">The two answers were right before and after. Lines: slowest and fastest repeat.</p>";
+  }
+  out += throughput(report);
   out += bars(report, "Time to the first token", &LoadLevel::ttft_ms);
   out += bars(report, "Between tokens", &LoadLevel::inter_token_ms);
   out += bars(report, "Whole request", &LoadLevel::request_ms);

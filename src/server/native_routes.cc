@@ -53,7 +53,8 @@ std::optional<RawPrompt> read_tokenize(RequestFields& fields, RouteCall& call) {
 }
 
 // `all`: to name the request whose prefill took the most of this one's time.
-void write_times(JsonWriter& json, const RequestRecord& record, const std::vector<RequestRecord>& all) {
+void write_times(JsonWriter& json, const RouteCall& call, const RequestRecord& record,
+                 const std::vector<RequestRecord>& all) {
   const RequestTimes& t = record.times;
   const auto since = [&](std::int64_t us) { return us > 0 ? static_cast<double>(us - t.submitted_us) / 1000.0 : 0.0; };
   json.key("timeline_ms").begin_object();
@@ -63,12 +64,14 @@ void write_times(JsonWriter& json, const RequestRecord& record, const std::vecto
   json.member("stalled_by_prefills", static_cast<double>(t.prefill_stall_us) / 1000.0);
   json.end_object();
   const auto culprit = std::find_if(all.begin(), all.end(), [&](const RequestRecord& other) {
-    return t.prefill_stall_us > 0 && other.engine_id == t.stalled_by.value;
+    return t.prefill_stall_us > 0 && may_see(call, other) &&
+           std::find(other.engine_ids.begin(), other.engine_ids.end(), t.stalled_by.value) != other.engine_ids.end();
   });
   json.member_or_null("stalled_most_by", culprit != all.end() ? culprit->id : std::string());
 }
 
-void write_record(JsonWriter& json, const RequestRecord& record, const std::vector<RequestRecord>& all) {
+void write_record(JsonWriter& json, const RouteCall& call, const RequestRecord& record,
+                  const std::vector<RequestRecord>& all) {
   json.begin_object();
   json.member("id", record.id).member("engine_id", record.engine_id).member("key", record.key_label);
   json.member("route", record.route).member("created", record.created_unix).member("state", record.state);
@@ -77,28 +80,8 @@ void write_record(JsonWriter& json, const RequestRecord& record, const std::vect
   json.member("completion_tokens", record.usage.completion_tokens);
   json.member("reasoning_tokens", record.usage.reasoning_tokens);
   json.member("preemptions", record.usage.num_preemptions);
-  write_times(json, record, all);
+  write_times(json, call, record, all);
   json.end_object();
-}
-
-// Newest first: what runs, then what has finished.
-std::vector<RequestRecord> records(ServerContext& server) {
-  std::vector<std::shared_ptr<Answer>> running;
-  std::vector<RequestRecord> out;
-  {
-    const std::lock_guard lock(server.mutex);
-    for (const auto& [key, answer] : server.answers) running.push_back(answer);
-    out.assign(server.finished.rbegin(), server.finished.rend());
-  }
-  std::vector<RequestRecord> now;
-  for (const auto& answer : running) now.push_back(answer->record());
-  out.insert(out.begin(), now.begin(), now.end());
-  return out;
-}
-
-// Whose business a record is: one's own, or all when there are no keys.
-bool may_see(const RouteCall& call, const RequestRecord& record) {
-  return call.server->keys.open_to_all() || record.key_label == call.server->keys.label(call.key_index);
 }
 
 struct Health {
@@ -301,11 +284,11 @@ void handle_requests(RouteCall& call) {
   JsonWriter json(out);
   json.begin_object().member("object", "list").key("data").begin_array();
   int num_shown = 0;
-  const auto all = records(*call.server);
+  const auto all = request_records(*call.server);
   for (const RequestRecord& record : all) {
     if (!may_see(call, record)) continue;
     if (++num_shown > 200) break;
-    write_record(json, record, all);
+    write_record(json, call, record, all);
   }
   json.end_array().end_object();
   call.reply_json(std::move(out));
@@ -313,12 +296,16 @@ void handle_requests(RouteCall& call) {
 
 void handle_request(RouteCall& call) {
   const std::string id = call.request().path.substr(std::string_view("/v1/requests/").size());
-  const auto all = records(*call.server);
+  constexpr std::string_view kTimeline = "/timeline";
+  if (id.ends_with(kTimeline)) {
+    return reply_timeline(call, std::string_view(id).substr(0, id.size() - kTimeline.size()));
+  }
+  const auto all = request_records(*call.server);
   for (const RequestRecord& record : all) {
     if (record.id != id || !may_see(call, record)) continue;
     std::string out;
     JsonWriter json(out);
-    write_record(json, record, all);
+    write_record(json, call, record, all);
     return call.reply_json(std::move(out));
   }
   call.reply_error({404, "no request '" + id + "' among those running and the last 1024", {}, "not_found"});

@@ -25,6 +25,8 @@ void handle_health(RouteCall& call);          // GET /health
 void handle_metrics(RouteCall& call);         // GET /metrics
 void handle_requests(RouteCall& call);        // GET /v1/requests
 void handle_request(RouteCall& call);         // GET /v1/requests/ID
-void handle_page(RouteCall& call);            // GET /
+// GET /v1/requests/ID/timeline; id: the request's.
+void reply_timeline(RouteCall& call, std::string_view id);
+void handle_page(RouteCall& call);  // GET /
 
 }  // namespace fathom

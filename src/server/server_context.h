@@ -28,7 +28,8 @@ struct RequestRecord {
   std::string key_label;
   std::string route;
   std::int64_t created_unix = 0;
-  std::int64_t engine_id = -1;  // of the first prompt
+  std::int64_t engine_id = -1;           // of the first prompt
+  std::vector<std::int64_t> engine_ids;  // of all that were submitted, by prompt
   std::string state = "running";
   std::string reason;  // of the first choice
   int num_choices = 1;

@@ -58,6 +58,15 @@ def run_scripted(page, p):
     expect(p.last.locator(".meta")).to_contain_text("tokens")
     p.shot("2-answer")
 
+    # Where its time went.
+    p.last.locator(".times").click()
+    expect(p.last.locator(".timeline .bar i.k-prefill")).not_to_have_count(0)
+    expect(p.last.locator(".timeline .bar i.k-decode")).not_to_have_count(0)
+    expect(p.last.locator(".timeline .key")).to_contain_text("writing")
+    p.shot("2-time-line")
+    p.last.locator(".times").click()
+    expect(p.last.locator(".timeline")).to_have_count(0)
+
     # A stream is seen while it runs, and stops.
     p.send("Go on. ⟦t</think>" + "word " * 40 + "⟧ and on ⟦t</think>on and on ×400⟧")
     expect(page.locator("#send")).to_have_text("Stop")

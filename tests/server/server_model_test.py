@@ -50,5 +50,21 @@ class DraftsTest(unittest.TestCase):
             self.assertNotIn(stop, "".join(b["choices"][0]["logprobs"]["tokens"][:-1]))
 
 
+class PrefixCacheTest(unittest.TestCase):
+    def test_warm_answers_are_checked_against_cold_ones(self):
+        """--check-prefix-cache computes every hit a second time without the cache and compares, bit by bit."""
+        with Server(program_path(), "--check-prefix-cache", scripted=False) as server:
+            messages = [{"role": "system", "content": "Answer with few words. " * 20}]
+            questions = ["17*23?", "Capital of France", "What is 12*34?", "My name is Bob.", "What is my name?", "What is the capital of Norway?"]
+            for question in questions * 2:
+                messages.append({"role": "user", "content": question})
+                reply = server.post(CHAT, {"messages": messages, "temperature": 0.7, "seed": 5, "max_tokens": 40}).json
+                messages.append({"role": "assistant", "content": reply["choices"][0]["message"]["content"]})
+            self.assertGreater(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 256)
+            server.wait_idle(30)
+            self.assertGreaterEqual(server.metric("fathom_prefix_checks_total"), 8)
+            self.assertEqual(server.metric("fathom_prefix_checks_failed_total"), 0)
+
+
 if __name__ == "__main__":
     unittest.main()

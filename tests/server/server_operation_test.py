@@ -3,8 +3,10 @@ import concurrent.futures
 import json
 import re
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -169,6 +171,132 @@ class OpenServerTest(unittest.TestCase):
                 self.assertLess(time.monotonic() - begin, 1.0)
                 s.close()
         self.check_plain()
+
+    def test_a_client_killed_during_prefill_is_gone(self):
+        self.server.wait_idle()
+        body = {"prompt": [7] * 15000, "max_tokens": 100, "ignore_eos": True, "stream": True}
+        program = ("import socket, sys, time\ns = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+                   "s.sendall(sys.stdin.buffer.read())\nprint('sent', flush=True)\ntime.sleep(60)\n")
+        for _ in range(3):
+            client = subprocess.Popen([sys.executable, "-c", program, str(self.server.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            client.stdin.write(post_bytes(COMPLETIONS, body))
+            client.stdin.close()
+            client.stdout.readline()
+            end = time.monotonic() + 5
+            while self.server.metric("fathom_requests_running") == 0 and time.monotonic() < end:
+                time.sleep(0.002)
+            self.assertEqual(self.server.metric("fathom_requests_running"), 1)
+            client.send_signal(signal.SIGKILL)
+            client.wait()
+            client.stdout.close()
+            begin = time.monotonic()
+            self.server.wait_idle(3)
+            # All of its prompt would have taken 0.8 s of steps; the answer another 0.2 s.
+            self.assertLess(time.monotonic() - begin, 2.0)
+            self.check_plain()
+        self.assertEqual(self.server.metric("fathom_context_blocks_used"), 0)
+
+    def test_half_open_clients_are_let_go(self):
+        """Requests whose rest never comes: closed after the header time-out, nobody else notices."""
+        whole = post_bytes(CHAT, say("x"))
+        head_end = whole.index(b"\r\n\r\n") + 4
+        halves = [b"", whole[:10], whole[: head_end - 2], whole[:head_end], whole[: head_end + 20]]
+        sockets = [self.server.raw_socket() for _ in range(4 * len(halves))]
+        for i, s in enumerate(sockets):
+            s.sendall(halves[i % len(halves)])
+        self.check_plain()
+        for i, s in enumerate(sockets):
+            if i % len(halves) not in (1, 2):
+                continue  # nothing was sent, or only the body is missing, which may take minutes: those stay
+            s.settimeout(15)
+            data = b""
+            try:
+                while part := s.recv(4096):
+                    data += part
+            except ConnectionResetError:
+                pass
+            self.assertRegex(data, rb"^(HTTP/1.1 4\d\d|$)")
+        for s in sockets:
+            s.close()
+        self.check_plain()
+
+    def test_time_line_names_whose_prefill_it_was(self):
+        self.server.wait_idle()
+        victim, culprit = self.server.raw_socket(), self.server.raw_socket()
+
+        def send(s, request_id, body):
+            data = json.dumps(body).encode()
+            s.sendall(f"POST {COMPLETIONS} HTTP/1.0\r\nx-request-id: {request_id}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+
+        send(victim, "tl-victim", {"prompt": [9] * 200, "max_tokens": 400, "ignore_eos": True, "stream": True})
+        victim.settimeout(30)
+        data = b""
+        while data.count(b"data: ") < 5:
+            data += victim.recv(65536)
+        send(culprit, "tl-culprit", {"prompt": [8] * 3000, "max_tokens": 2, "ignore_eos": True, "stream": True})
+        for s in (culprit, victim):
+            s.settimeout(60)
+            while s.recv(65536):
+                pass
+            s.close()
+        lines = {}
+        for request_id in ("tl-victim", "tl-culprit"):
+            reply = self.server.get(f"/v1/requests/{request_id}/timeline")
+            self.assertEqual(reply.status, 200, reply.text)
+            choice = reply.json["choices"][0]
+            self.assertTrue(choice["complete"] and choice["finished"])
+            spans = choice["spans"]
+            self.assertEqual((spans[0]["kind"], spans[0]["from_ms"]), ("queued", 0))
+            for a, b in zip(spans, spans[1:]):
+                self.assertEqual(a["to_ms"], b["from_ms"])
+            lines[request_id] = spans
+        stalls = [s for s in lines["tl-victim"] if s["kind"] == "stall"]
+        self.assertGreater(len(stalls), 0)
+        causes = [cause for s in stalls for cause in s["beside"]]
+        self.assertEqual({cause["request"] for cause in causes}, {"tl-culprit"})
+        self.assertEqual(sum(s.get("tokens", 0) for s in lines["tl-victim"]), 400)
+        chunks = [s for s in lines["tl-culprit"] if s["kind"] == "prefill"]
+        self.assertEqual(sum(s["rows"] for s in chunks), 3000)
+        self.assertEqual([s["position"] for s in chunks], sorted(s["position"] for s in chunks))
+        self.assertEqual(sum(cause["prefill_rows"] for cause in causes), 3000)
+        record = self.server.get("/v1/requests/tl-victim").json
+        self.assertEqual(record["stalled_most_by"], "tl-culprit")
+        self.assertAlmostEqual(record["timeline_ms"]["stalled_by_prefills"], sum(c["ms"] for c in causes), delta=5.0)
+        self.assertEqual(self.server.get("/v1/requests/nobody/timeline").status, 404)
+
+    def test_aliases_are_live_numbers(self):
+        """Each vllm: name has its twin's value, and traffic moves those that count it."""
+
+        def values():
+            text = self.server.get("/metrics").text
+            out = {}
+            for line in text.splitlines():
+                if not line.startswith("#"):
+                    name, value = line.rsplit(" ", 1)
+                    out[re.sub(r'model_name="[^"]*",?', "", name).replace("{}", "")] = float(value)
+            return out
+
+        self.server.wait_idle()
+        before = values()
+        for _ in range(2):
+            self.server.post(COMPLETIONS, {"prompt": [11] * 700, "max_tokens": 20, "ignore_eos": True})
+        self.server.wait_idle()
+        after = values()
+        moved = {name for name in after if name.startswith("vllm:") and after[name] != before.get(name)}
+        for name in ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:prefix_cache_queries_total",
+                     "vllm:prefix_cache_hits_total", "vllm:time_to_first_token_seconds_count", "vllm:request_queue_time_seconds_count"):
+            self.assertIn(name, moved)
+        self.assertEqual(after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"], 40)
+        self.assertEqual(after["vllm:prompt_tokens_total"] - before["vllm:prompt_tokens_total"], 1400)
+        s = self.server.raw_socket()
+        s.sendall(post_bytes(COMPLETIONS, {"prompt": [12] * 300, "max_tokens": 5000, "ignore_eos": True, "stream": True}))
+        s.recv(100)
+        running = values()
+        self.assertEqual(running["vllm:num_requests_running"], 1)
+        self.assertGreater(running["vllm:kv_cache_usage_perc"], 0)
+        s.close()
+        self.server.wait_idle()
+        self.assertEqual(values()["vllm:num_requests_running"], 0)
 
     def test_odd_clients_do_not_disturb(self):
         stop = threading.Event()
@@ -390,6 +518,7 @@ class KeysTest(unittest.TestCase):
                 self.assertEqual(codes, [200, 200, 429])
                 self.assertEqual(server.post(CHAT, say("x"), headers=bearer).status, 200)
                 self.check_salt(server)
+                self.check_time_lines(server)
 
     def check_concurrent(self, server):
         bob = {"Authorization": "Bearer s3cret-b"}
@@ -404,6 +533,18 @@ class KeysTest(unittest.TestCase):
         s.close()
         time.sleep(0.3)
         self.assertEqual(server.post(CHAT, say("x"), headers=bob).status, 200)
+
+    def check_time_lines(self, server):
+        """A key sees its own time lines, and of others no ids."""
+        ids = {}
+        for secret in ("s3cret-a", "s3cret-b"):
+            reply = server.post(COMPLETIONS, {"prompt": [5] * 50, "max_tokens": 3, "ignore_eos": True}, headers={"Authorization": f"Bearer {secret}"})
+            ids[secret] = reply.headers["x-request-id"]
+        for secret, request_id in ids.items():
+            for asker in ids:
+                status = server.get(f"/v1/requests/{request_id}/timeline", headers={"Authorization": f"Bearer {asker}"}).status
+                self.assertEqual(status, 200 if asker == secret else 404)
+        self.assertEqual(server.get(f"/v1/requests/{ids['s3cret-a']}/timeline").status, 401)
 
     def check_salt(self, server):
         body = {"prompt": [9] * 1000, "max_tokens": 1, "ignore_eos": True}
