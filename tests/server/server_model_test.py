@@ -60,7 +60,7 @@ class PrefixCacheTest(unittest.TestCase):
                 messages.append({"role": "user", "content": question})
                 reply = server.post(CHAT, {"messages": messages, "temperature": 0.7, "seed": 5, "max_tokens": 40}).json
                 messages.append({"role": "assistant", "content": reply["choices"][0]["message"]["content"]})
-            self.assertGreater(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 256)
+            self.assertGreater(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 255)
             server.wait_idle(30)
             self.assertGreaterEqual(server.metric("fathom_prefix_checks_total"), 8)
             self.assertEqual(server.metric("fathom_prefix_checks_failed_total"), 0)
