@@ -59,27 +59,28 @@ void EngineThread::fill_masks(Choice& choice, const SequenceState& state, std::i
 // Drafts that this step is to propose for each sequence that it draws a token for.
 std::int32_t EngineThread::plan_depth(const StepPlan& plan) {
   if (!options_.adaptive_drafts || options_.num_drafts == 0) return options_.num_drafts;
-  rates_.clear();
+  acceptances_.clear();
   for (const SequenceStep& step : plan.sequences) {
-    if (step.num_logits > 0) rates_.push_back(choices_.at(step.id)->acceptance.rate());
+    if (step.num_logits > 0) acceptances_.push_back(&choices_.at(step.id)->acceptance);
   }
-  return choose_depth(step_times_, rates_, options_.num_drafts);
+  return depth_policy_.choose(acceptances_, options_.num_drafts);
 }
 
-// Steps in which every sequence verified and proposed the same number; the others tell nothing about one depth.
-void EngineThread::account_step_time(const StepPlan& plan, std::int64_t step_us) {
-  const std::int32_t depth = plan.sequences.front().num_drafts;
+// Steps with rows of prompts tell nothing about one depth.
+void EngineThread::account_step_time(const StepPlan& plan, std::int64_t step_us, double draft_us) {
+  std::int32_t num_drafts = 0;
   for (const SequenceStep& step : plan.sequences) {
-    if (step.num_tokens != 1 + depth || step.num_drafts != depth || step.num_proposals != depth) return;
+    if (step.num_tokens != 1 + step.num_drafts || step.num_logits == 0) return;
+    num_drafts += step.num_drafts;
   }
-  step_times_.add(static_cast<std::int32_t>(plan.sequences.size()), depth, static_cast<double>(step_us));
+  const double propose_us = std::min(draft_us, static_cast<double>(step_us));
+  depth_policy_.add_step(static_cast<std::int32_t>(plan.sequences.size()), num_drafts, counts_.draft_depth,
+                         static_cast<double>(step_us) - propose_us, propose_us);
 }
 
 void EngineThread::account_drafts(Choice& choice, const SequenceStep& step, const SequenceResult& got) {
-  if (step.num_drafts == 0) {
-    choice.acceptance.fade();
-    return;
-  }
+  choice.acceptance.fade();
+  if (step.num_drafts == 0) return;
   ++counts_.draft_steps;
   counts_.drafted_tokens += step.num_drafts;
   counts_.accepted_tokens += got.accepted;
@@ -87,6 +88,7 @@ void EngineThread::account_drafts(Choice& choice, const SequenceStep& step, cons
   choice.usage.drafted_tokens += step.num_drafts;
   choice.usage.accepted_tokens += got.accepted;
   choice.acceptance.add(step.num_drafts, got.accepted);
+  depth_policy_.add_drafts(step.num_drafts, got.accepted);
   if (acceptance_alarm_.add(step.num_drafts, got.accepted)) {
     ++counts_.draft_alarms;
     log_warning("drafts are accepted far less often than before: " + std::to_string(acceptance_alarm_.recent()) +
@@ -216,7 +218,7 @@ void EngineThread::commit_step(const StepPlan& plan, const StepResult& result, s
   counts_.last_step_rows = static_cast<std::int32_t>(plan.tokens.size());
   counts_.busy_us += static_cast<double>(step_us);
   account_stalls(plan, step_us);
-  account_step_time(plan, step_us);
+  account_step_time(plan, step_us, result.draft_us);
 
   struct Output {
     Choice* choice;

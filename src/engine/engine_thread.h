@@ -61,7 +61,7 @@ class EngineThread {
     std::vector<SampledToken> prompt_logprobs;
     std::vector<Drawn> drawn;  // check_prefix_cache only
     Usage usage;
-    Acceptance acceptance;
+    Acceptance acceptance{DepthPolicy::kRequestTrials};
     RequestTimes times;
     std::map<RequestId, std::int64_t> stalls_us;  // by the request whose prefill caused them
     bool finished = false;
@@ -92,7 +92,7 @@ class EngineThread {
   void fill_samples(StepPlan& plan);
   std::int32_t plan_depth(const StepPlan& plan);
   void account_drafts(Choice& choice, const SequenceStep& step, const SequenceResult& got);
-  void account_step_time(const StepPlan& plan, std::int64_t step_us);
+  void account_step_time(const StepPlan& plan, std::int64_t step_us, double draft_us);
   void fill_masks(Choice& choice, const SequenceState& state, std::int32_t num_rows, std::int32_t num_drafts);
   void fail(const Status& error);
   void commit_step(const StepPlan& plan, const StepResult& result, std::int64_t begin_us);
@@ -133,10 +133,10 @@ class EngineThread {
   EngineStats counts_;
   std::vector<std::pair<Choice*, const SequenceResult*>> outputs_;
   StepTrace trace_;
-  StepTimes step_times_;
+  DepthPolicy depth_policy_;
   AcceptanceAlarm acceptance_alarm_;
-  std::vector<double> rates_;  // of the step's decoding requests
-  Status fault_;               // of the device; final
+  std::vector<const Acceptance*> acceptances_;  // of the step's decoding requests
+  Status fault_;                                // of the device; final
   bool stopping_ = false;
 
   // Shared.

@@ -240,7 +240,11 @@ Status ModelExecutor::draft(const StepPlan& plan, StepResult& result) {
     sequence.spec = &plan.samples[next];
     sequence.result = &result.sequences[next++];
   }
-  return drafter_->run(context_, input_, pools_, drafted_);
+  const auto begin = std::chrono::steady_clock::now();
+  const Status status = drafter_->run(context_, input_, pools_, drafted_);
+  const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+  result.draft_us = time.count();
+  return status;
 }
 
 Status ModelExecutor::launch(const StepPlan& plan) {
@@ -253,6 +257,7 @@ Status ModelExecutor::launch(const StepPlan& plan) {
   StepResult result = std::move(spare_);
   spare_ = {};
   result.step = plan.step;
+  result.draft_us = 0;
   if (plan.sequences.empty()) {
     result.sequences.clear();
     previous_tokens_.clear();

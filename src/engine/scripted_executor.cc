@@ -307,7 +307,13 @@ Status ScriptedExecutor::launch(const StepPlan& plan) {
     result.sequences.push_back(sample(step, plan.samples[spec++], tables));
     for (const SampledToken& token : result.sequences.back().tokens) previous_tokens_.push_back(token.token);
   }
-  result.device_us = static_cast<double>(options_.step_us + options_.row_us * static_cast<std::int64_t>(row));
+  std::int64_t num_proposals = 0;
+  for (const SequenceResult& sequence : result.sequences) {
+    num_proposals += static_cast<std::int64_t>(sequence.proposals.size());
+  }
+  result.draft_us = static_cast<double>(options_.proposal_us * num_proposals);
+  result.device_us =
+      static_cast<double>(options_.step_us + options_.row_us * static_cast<std::int64_t>(row)) + result.draft_us;
   if (plan.step == options_.wait_fault_at_step) {
     results_.push_back(internal_error("scripted fault in step " + std::to_string(plan.step)));
   } else {

@@ -22,9 +22,11 @@ struct ScriptedOptions {
   ExecutorLimits limits = default_limits();
   std::uint64_t seed = 1;
 
-  // A step takes step_us + rows * row_us: on `clock` if there is one, as real waiting if `wait_for_real`.
+  // A step takes step_us + rows * row_us + proposals * proposal_us: on `clock` if there is one, as real waiting if
+  // `wait_for_real`.
   std::int64_t step_us = 1000;
   std::int64_t row_us = 50;
+  std::int64_t proposal_us = 0;
   VirtualClock* clock = nullptr;
   bool wait_for_real = false;
 

@@ -1,60 +1,232 @@
 #include "engine/speculation.h"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
+#include <utility>
 
 namespace fathom {
+namespace {
 
-std::int32_t StepTimes::bucket_of(std::int32_t batch) {
-  const auto width = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(std::max(batch, 1) - 1)));
-  return std::min(kNumBuckets - 1, width);
-}
+// A batch twice or half as large may be off by this share, those between by less.
+constexpr double kFarBatch = 0.3;
+// A time seen once may have met cold caches or a graph's capture.
+constexpr double kSeenOnce = 0.7;
+// Seen a few times or long ago.
+constexpr double kDoubtful = 0.9;
+constexpr std::int32_t kFewTimes = 4;
+constexpr std::int64_t kStaleAfter = 1024;  // measurements of the whole table
+constexpr double kGuessedSlope = 0.5;       // of a draft's rows, against the undrafted step
 
-void StepTimes::add(std::int32_t batch, std::int32_t depth, double us) {
-  Cell& cell = cells_[static_cast<std::size_t>(bucket_of(batch))][static_cast<std::size_t>(depth)];
-  ++cell.count;
-  if (cell.count <= 2) {
-    cell.us = us;
+constexpr double kPriorTrials = 2, kRequestPriorTrials = 8;
+constexpr double kFade = 1.0 - 1.0 / 1024;
+
+}  // namespace
+
+DepthTimes::DepthTimes() : cells_(static_cast<std::size_t>((kMaxBatch + 1) * (kMaxDraft + 1))) {}
+
+bool DepthTimes::is_stale(const Cell& cell) const { return num_added_ - cell.seen > kStaleAfter; }
+
+void DepthTimes::add(std::int32_t batch, std::int32_t depth, double us) {
+  batch = std::clamp(batch, 1, kMaxBatch);
+  const auto row = static_cast<std::size_t>(batch * (kMaxDraft + 1));
+  Cell& own = cells_[row + static_cast<std::size_t>(depth)];
+  if (is_stale(own)) own.count = 0;
+  own.seen = ++num_added_;
+  if (++own.count <= 2) {
+    own.us = own.count == 1 ? us : std::min(own.us, us);
     return;
   }
+  const double before = own.us;
   // What disturbs a step makes it longer, never shorter.
-  cell.us += (us < cell.us ? 0.25 : 0.05) * (us - cell.us);
+  own.us += (us < own.us ? 0.25 : 0.05) * (us - own.us);
+  if (before <= 0) return;
+  // Contexts grow and machines get busy: that changes the times of all depths, measured now or not.
+  for (std::int32_t other = 0; other <= kMaxDraft; ++other) {
+    if (other != depth) cells_[row + static_cast<std::size_t>(other)].us *= own.us / before;
+  }
 }
 
-std::optional<double> StepTimes::us(std::int32_t batch, std::int32_t depth) const {
-  const Cell& cell = cells_[static_cast<std::size_t>(bucket_of(batch))][static_cast<std::size_t>(depth)];
-  if (cell.count < 2) return std::nullopt;
-  return cell.us;
+std::optional<DepthTimes::Estimate> DepthTimes::of_near_batches(std::int32_t batch, std::int32_t depth) const {
+  std::int32_t below = batch - 1, above = batch + 1;
+  while (below > 0 && cell(below, depth).count < 2) --below;
+  while (above <= kMaxBatch && cell(above, depth).count < 2) ++above;
+  const auto from = [&](std::int32_t near, double us) {
+    const double distance = std::abs(std::log2(static_cast<double>(near) / batch));
+    return Estimate{us, us * (1.0 - kFarBatch * std::min(1.0, distance))};
+  };
+  const bool has_below = below > 0, has_above = above <= kMaxBatch;
+  const bool below_is_nearer = has_below && (!has_above || batch * batch <= below * above);
+  const std::int32_t near = below_is_nearer ? below : above;
+  if (has_below && has_above && above <= 4 * below) {
+    const double share = static_cast<double>(batch - below) / (above - below);
+    return from(near, cell(below, depth).us + share * (cell(above, depth).us - cell(below, depth).us));
+  }
+  if ((!has_below && !has_above) || batch > 2 * near || near > 2 * batch) return std::nullopt;
+  // Scaled as the nearest depth is that was measured with both batches.
+  double scale = std::sqrt(static_cast<double>(batch) / near);
+  for (std::int32_t distance = kMaxDraft; distance > 0; --distance) {
+    for (const std::int32_t other : {depth + distance, depth - distance}) {
+      if (other < 0 || other > kMaxDraft || cell(batch, other).count < 2 || cell(near, other).count < 2) continue;
+      if (cell(near, other).us > 0) scale = cell(batch, other).us / cell(near, other).us;
+    }
+  }
+  return from(near, cell(near, depth).us * scale);
+}
+
+std::optional<DepthTimes::Estimate> DepthTimes::of_depth(std::int32_t batch, std::int32_t depth) const {
+  const Cell& own = cell(batch, depth);
+  if (own.count >= 2) return Estimate{own.us, own.us * (own.count < kFewTimes || is_stale(own) ? kDoubtful : 1.0)};
+  const auto near = of_near_batches(batch, depth);
+  if (near || own.count == 0 || depth == 0) return near;
+  return Estimate{own.us, own.us * kSeenOnce};
+}
+
+std::optional<DepthTimes::Estimate> DepthTimes::estimate(std::int32_t batch, std::int32_t depth) const {
+  batch = std::clamp(batch, 1, kMaxBatch);
+  std::optional<Estimate> left, right;
+  std::int32_t left_depth = depth - 1, right_depth = depth + 1;
+  while (left_depth >= 0 && !(left = of_depth(batch, left_depth))) --left_depth;
+  if (auto own = of_depth(batch, depth)) {
+    if (left && cell(batch, depth).count < 2) own->least_us = std::max(own->least_us, left->least_us);
+    return own;
+  }
+  if (!left) return std::nullopt;
+  const std::int32_t more = depth - left_depth;
+  while (right_depth <= kMaxDraft && !(right = of_depth(batch, right_depth))) ++right_depth;
+  if (right) {
+    const double share = static_cast<double>(more) / (right_depth - left_depth);
+    return Estimate{left->us + share * std::max(0.0, right->us - left->us), left->least_us};
+  }
+  if (left_depth == 0) return Estimate{left->us * (1 + kGuessedSlope * more), left->least_us, true};
+  std::optional<Estimate> first;
+  std::int32_t first_depth = left_depth - 1;
+  while (first_depth >= 0 && !(first = of_depth(batch, first_depth))) --first_depth;
+  if (!first) return std::nullopt;
+  const double slope = std::max(0.0, left->us - first->us) / (left_depth - first_depth);
+  return Estimate{left->us + slope * more, left->least_us};
+}
+
+void StepTimes::add(std::int32_t batch, std::int32_t num_drafts, std::int32_t num_proposals, double verify_us,
+                    double propose_us) {
+  const double mean = static_cast<double>(num_drafts) / batch;
+  const double depth = std::round(mean);
+  if (std::abs(mean - depth) <= 0.1) verify.add(batch, static_cast<std::int32_t>(depth), verify_us);
+  propose.add(batch, num_proposals, propose_us);
 }
 
 void Acceptance::add(std::int32_t num_drafts, std::int32_t num_accepted) {
   const std::int32_t num_trials = std::min(num_accepted + 1, num_drafts);
-  for (std::int32_t i = 0; i < num_trials; ++i) rate_ += ((i < num_accepted ? 1.0 : 0.0) - rate_) / 16;
+  for (std::int32_t i = 0; i < num_trials; ++i) {
+    Place& place = places_[static_cast<std::size_t>(i)];
+    place.trials += 1;
+    place.hits += i < num_accepted ? 1 : 0;
+    if (place.trials <= most_trials_) continue;
+    place.hits *= most_trials_ / place.trials;
+    place.trials = most_trials_;
+  }
 }
 
-double expected_tokens(double rate, std::int32_t depth) {
-  double tokens = 1, all_right = 1;
-  for (std::int32_t i = 0; i < depth; ++i) tokens += all_right *= rate;
-  return tokens;
+void Acceptance::fade() {
+  for (Place& place : places_) {
+    place.trials *= kFade;
+    place.hits *= kFade;
+  }
 }
 
-std::int32_t choose_depth(const StepTimes& times, std::span<const double> rates, std::int32_t max_depth) {
-  const auto batch = static_cast<std::int32_t>(rates.size());
-  const std::optional<double> undrafted = times.us(batch, 0);
-  if (batch == 0 || !undrafted) return 0;
-  std::int32_t best = 0;
-  double best_speed = 1.02 * batch / *undrafted;
-  double least_us = *undrafted;
-  for (std::int32_t depth = 1; depth <= max_depth; ++depth) {
-    least_us = std::max(least_us, times.us(batch, depth).value_or(least_us));
-    double tokens = 0;
-    for (const double rate : rates) tokens += expected_tokens(rate, depth);
-    const double speed = tokens / times.us(batch, depth).value_or(least_us);
+Acceptance::Rate Acceptance::rate_of(const Place& place, double prior, double prior_trials) {
+  const double trials = place.trials + prior_trials;
+  Rate rate;
+  rate.mean = (place.hits + prior_trials * prior) / trials;
+  rate.hoped = std::min(1.0, rate.mean + std::sqrt(rate.mean * (1 - rate.mean) / trials) + 1 / trials);
+  return rate;
+}
+
+Acceptance::Rates Acceptance::rates() const {
+  Rates rates;
+  double before = kPrior;
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    rates[i] = rate_of(places_[i], before, kPriorTrials);
+    before = rates[i].mean;
+  }
+  return rates;
+}
+
+Acceptance::Rates Acceptance::rates(const Rates& of_all) const {
+  Rates rates;
+  double before = 1;
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    // Those who get far are the good ones: of one whose first drafts are wrong they say nothing.
+    rates[i] = rate_of(places_[i], std::min(of_all[i].mean, before), kRequestPriorTrials);
+    before = rates[i].mean;
+  }
+  return rates;
+}
+
+void ExpectedTokens::add(const Acceptance::Rates& request) {
+  double sum = 0, hoped_sum = 0, right = 1, hoped_right = 1;
+  for (std::size_t depth = 0; depth < mean.size(); ++depth) {
+    mean[depth] += sum += right;
+    hoped[depth] += hoped_sum += hoped_right;
+    if (depth == request.size()) break;
+    right *= request[depth].mean;
+    hoped_right *= request[depth].hoped;
+  }
+}
+
+DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const ExpectedTokens& tokens,
+                         std::int32_t max_depth, double budget_us) {
+  using Estimate = DepthTimes::Estimate;
+  std::array<std::optional<Estimate>, kMaxDraft + 1> steps;
+  DepthChoice best;
+  double best_speed = 0;
+  for (std::int32_t depth = 0; depth <= max_depth; ++depth) {
+    auto& step = steps[static_cast<std::size_t>(depth)] = times.verify.estimate(batch, depth);
+    if (!step) {
+      if (depth == 0) return {};
+      continue;
+    }
+    if (const auto propose = times.propose.estimate(batch, depth)) {
+      step->us += propose->us;
+      step->least_us += propose->least_us;
+    }
+    if (step->guessed) continue;
+    const double speed = tokens.mean[static_cast<std::size_t>(depth)] / step->us * (depth == 0 ? 1.01 : 1.0);
     if (speed <= best_speed) continue;
-    best = depth;
+    best.depth = depth;
     best_speed = speed;
   }
-  return best;
+  DepthChoice tried = best;
+  double tried_speed = best_speed;
+  for (std::int32_t depth = 0; depth <= max_depth; ++depth) {
+    const auto& step = steps[static_cast<std::size_t>(depth)];
+    if (depth == best.depth || !step) continue;
+    const double loss_us = step->us - tokens.mean[static_cast<std::size_t>(depth)] / best_speed;
+    const double speed = tokens.hoped[static_cast<std::size_t>(depth)] / step->least_us;
+    if (speed <= tried_speed || loss_us > budget_us) continue;
+    tried = {depth, std::max(0.0, loss_us)};
+    tried_speed = speed;
+  }
+  return tried;
+}
+
+std::int32_t DepthPolicy::choose(std::span<const Acceptance* const> requests, std::int32_t max_depth) {
+  ExpectedTokens tokens;
+  const Acceptance::Rates of_all = all_.rates();
+  for (const Acceptance* request : requests) tokens.add(request->rates(of_all));
+  const DepthChoice choice =
+      choose_depth(times_, static_cast<std::int32_t>(requests.size()), tokens, max_depth, budget_us_);
+  budget_us_ -= choice.loss_us;
+  return choice.depth;
+}
+
+void DepthPolicy::add_step(std::int32_t batch, std::int32_t num_drafts, std::int32_t num_proposals, double verify_us,
+                           double propose_us) {
+  times_.add(batch, num_drafts, num_proposals, verify_us, propose_us);
+  all_.fade();
+  const double step_us = verify_us + propose_us;
+  // To begin with nothing is known: a few steps' time.
+  if (!std::exchange(started_, true)) budget_us_ = 3 * step_us;
+  budget_us_ = std::min(budget_us_ + kTrialShare * step_us, 10 * step_us);
 }
 
 bool AcceptanceAlarm::add(std::int32_t num_drafts, std::int32_t num_accepted) {

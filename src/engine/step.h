@@ -85,6 +85,7 @@ struct StepResult {
   std::int64_t step = 0;
   std::vector<SequenceResult> sequences;
   double device_us = 0;
+  double draft_us = 0;  // of it, for proposals and the draft layers' caches
 };
 
 }  // namespace fathom

@@ -1,0 +1,195 @@
+// For tests: decode steps on a virtual clock, without an engine. A world says how long steps take, a profile how often
+// drafts are right, a load how many requests run.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/speculation.h"
+
+namespace fathom {
+
+struct DraftWorld {
+  std::string name;
+  std::function<double(std::int32_t batch, double rows)> verify_us;
+  std::function<double(std::int32_t batch, std::int32_t depth)> propose_us;
+};
+struct DraftProfile {
+  std::string name;
+  // The chance that the draft at `place` of a block is right, of a request's token at `position`.
+  std::function<double(std::int64_t request, std::int64_t position, std::int32_t place)> rate;
+};
+struct DraftLoad {
+  struct Phase {
+    std::int32_t batch = 1;
+    std::int64_t num_tokens = 0;
+  };
+  std::string name;
+  std::vector<Phase> phases;
+  bool steady() const { return phases.size() == 1; }
+};
+
+// A number in [0, 1) made of `value` alone.
+inline double draft_share(std::uint64_t value) {
+  value += 0x9E3779B97F4A7C15ull;
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBull;
+  return static_cast<double>((value ^ (value >> 31)) >> 11) / 9007199254740992.0;
+}
+
+inline std::vector<DraftWorld> draft_worlds() {
+  return {
+      {"memory bound", [](std::int32_t, double rows) { return 10000 + 10 * rows; },
+       [](std::int32_t, std::int32_t depth) { return 300.0 * depth; }},
+      {"a CPU", [](std::int32_t, double rows) { return 1000 + 400 * rows; },
+       [](std::int32_t batch, std::int32_t depth) { return depth * (100 + 50.0 * batch); }},
+      {"rows only", [](std::int32_t, double rows) { return 100 + 1000 * rows; },
+       [](std::int32_t batch, std::int32_t depth) { return depth * (20 + 150.0 * batch); }},
+      {"tiles of 16 rows", [](std::int32_t, double rows) { return 2000 + 1500 * std::ceil(rows / 16); },
+       [](std::int32_t, std::int32_t depth) { return 250.0 * depth; }},
+      {"experts", [](std::int32_t, double rows) { return 1000 + 4000 * (1 - std::exp(-rows / 40)) + 20 * rows; },
+       [](std::int32_t batch, std::int32_t depth) { return depth * (100 + 200 * (1 - std::exp(-batch / 40.0))); }},
+      {"one block", [](std::int32_t, double rows) { return 1000 + 300 * rows; },
+       [](std::int32_t batch, std::int32_t depth) { return depth > 0 ? 400 + 100.0 * batch : 20.0 * batch; }},
+  };
+}
+
+inline std::vector<DraftProfile> draft_profiles() {
+  const auto constant = [](double rate) { return [rate](std::int64_t, std::int64_t, std::int32_t) { return rate; }; };
+  return {
+      {"0", constant(0)},
+      {"0.3", constant(0.3)},
+      {"0.6", constant(0.6)},
+      {"0.9", constant(0.9)},
+      {"1", constant(1)},
+      {"falling", [](std::int64_t, std::int64_t, std::int32_t place) { return 0.95 * std::pow(0.75, place); }},
+      {"first only", [](std::int64_t, std::int64_t, std::int32_t place) { return place == 0 ? 0.97 : 0.2; }},
+      {"two kinds", [](std::int64_t request, std::int64_t, std::int32_t) { return request % 2 != 0 ? 0.95 : 0.1; }},
+      {"by turns",
+       [](std::int64_t, std::int64_t position, std::int32_t) { return position / 100 % 2 != 0 ? 0.9 : 0.1; }},
+  };
+}
+
+// `scale` stretches the steady loads.
+inline std::vector<DraftLoad> draft_loads(std::int64_t scale) {
+  std::vector<DraftLoad> loads = {{"1", {{1, 4000 * scale}}},
+                                  {"4", {{4, 16000 * scale}}},
+                                  {"16", {{16, 40000 * scale}}},
+                                  {"64", {{64, 120000 * scale}}}};
+  DraftLoad turns{"1 and 64 by turns", {}}, jumps{"jumps", {}}, walk{"walk", {}}, few{"4, 6, 5", {}};
+  for (int i = 0; i < 6; ++i) {
+    turns.phases.push_back({1, 2000});
+    turns.phases.push_back({64, 16000});
+  }
+  std::int32_t batch = 1;
+  for (std::uint64_t i = 0; i < 150; ++i) {
+    const auto jumped = static_cast<std::int32_t>(1 + draft_share(i * 13 + 1) * 64);
+    jumps.phases.push_back({jumped, jumped * 25});
+    batch = std::clamp(batch + static_cast<std::int32_t>(draft_share(i * 17 + 3) * 7) - 3, 1, 64);
+    walk.phases.push_back({batch, batch * 25});
+  }
+  for (int i = 0; i < 40; ++i) {
+    few.phases.insert(few.phases.end(), {{4, 100}, {6, 150}, {5, 100}});
+  }
+  for (DraftLoad& load : {std::ref(turns), std::ref(jumps), std::ref(walk), std::ref(few)}) loads.push_back(load);
+  return loads;
+}
+
+// Virtual time for the load's tokens at `depth`, or adaptive with at most 5 where it is -1. With `noise`, steps take
+// up to so much longer, and one in fifty twice as long.
+inline double simulate_drafts(const DraftWorld& world, const DraftProfile& profile, const DraftLoad& load,
+                              std::int32_t depth, double noise, std::uint64_t seed) {
+  struct Running {
+    std::int64_t id = 0, position = 0, left = 0;
+    std::int32_t num_drafts = -1;  // -1: its prompt is just done
+    Acceptance acceptance{DepthPolicy::kRequestTrials};
+  };
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  const auto disturbance = [&] {
+    if (noise == 0) return 1.0;
+    return std::exp(noise * std::abs(normal(random))) * (random() % 50 == 0 ? 2.0 : 1.0);
+  };
+  DepthPolicy policy;
+  std::vector<Running> running;
+  std::vector<const Acceptance*> acceptances;
+  std::int64_t next_id = 0;
+  double total_us = 0;
+  for (const DraftLoad::Phase& phase : load.phases) {
+    std::int64_t done = 0;
+    double phase_us = 0;
+    while (done < phase.num_tokens) {
+      if (std::cmp_greater(running.size(), phase.batch)) running.resize(static_cast<std::size_t>(phase.batch));
+      while (std::cmp_less(running.size(), phase.batch)) {
+        Running& fresh = running.emplace_back();
+        fresh.id = next_id++;
+        fresh.left = 100 + static_cast<std::int64_t>(300 * draft_share(static_cast<std::uint64_t>(fresh.id * 77 + 5)));
+      }
+      std::int32_t asked = depth;
+      if (depth < 0) {
+        acceptances.clear();
+        for (const Running& request : running) acceptances.push_back(&request.acceptance);
+        asked = policy.choose(acceptances, 5);
+      }
+      std::int32_t num_drafts = 0;
+      for (Running& request : running) {
+        if (request.num_drafts < 0) request.num_drafts = asked;
+        num_drafts += request.num_drafts;
+      }
+      const double verify_us = world.verify_us(phase.batch, phase.batch + num_drafts) * disturbance();
+      const double propose_us = world.propose_us(phase.batch, asked) * disturbance();
+      phase_us += verify_us + propose_us;
+      policy.add_step(phase.batch, num_drafts, asked, verify_us, propose_us);
+      for (Running& request : running) {
+        std::int32_t accepted = 0;
+        while (accepted < request.num_drafts) {
+          const std::int64_t position = request.position + accepted;
+          const double draw = draft_share(static_cast<std::uint64_t>(request.id * 1000003 + position * 31 + 7));
+          if (draw >= profile.rate(request.id, position, accepted)) break;
+          ++accepted;
+        }
+        policy.add_drafts(request.num_drafts, accepted);
+        request.acceptance.fade();
+        request.acceptance.add(request.num_drafts, accepted);
+        const std::int64_t got = std::min<std::int64_t>(accepted + 1, request.left);
+        request.position += got;
+        request.left -= got;
+        request.num_drafts = asked;
+        done += got;
+      }
+      std::erase_if(running, [](const Running& request) { return request.left == 0; });
+    }
+    // Tokens beyond the phase's are not its own.
+    total_us += phase_us * static_cast<double>(phase.num_tokens) / static_cast<double>(done);
+  }
+  return total_us;
+}
+
+struct DraftComparison {
+  std::int32_t best_depth = 0;
+  double over_best = 0, over_off = 0;  // 0.01: adaptive takes 1 % longer
+};
+inline DraftComparison compare_drafts(const DraftWorld& world, const DraftProfile& profile, const DraftLoad& load,
+                                      double noise) {
+  DraftComparison found;
+  double best = 0, off = 0;
+  for (std::int32_t depth = 0; depth <= 5; ++depth) {
+    const double us = simulate_drafts(world, profile, load, depth, noise, static_cast<std::uint64_t>(depth) + 1);
+    if (depth == 0) off = us;
+    if (depth > 0 && us >= best) continue;
+    best = us;
+    found.best_depth = depth;
+  }
+  const double adaptive = simulate_drafts(world, profile, load, -1, noise, 9);
+  found.over_best = adaptive / best - 1;
+  found.over_off = adaptive / off - 1;
+  return found;
+}
+
+}  // namespace fathom
