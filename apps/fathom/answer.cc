@@ -135,18 +135,19 @@ Result<Answer> make_answer(OpenedModel& opened, std::span<const TokenId> prompt,
   answer.reused_tokens = session.num_reused_tokens();
 
   const TokenId eos = opened.loaded.model->config().eos_token_id;
+  const Session::DraftCounts before = session.draft_counts();
   const auto decode_begin = std::chrono::steady_clock::now();
   bool by_eos = false;
-  for (;;) {
-    if (!token->ok()) {
-      if (token->status().code() == StatusCode::kCancelled) {
-        answer.finish_reason = "cancelled";
-        break;
-      }
-      if (token->status().code() == StatusCode::kResourceExhausted && answer.completion_tokens > 0) break;
-      return token->status();
-    }
-    const TokenId id = (*token)->token;
+  if (!token->ok()) {
+    if (token->status().code() != StatusCode::kCancelled) return token->status();
+    answer.finish_reason = "cancelled";
+    pipe.finish(by_eos, answer);
+    return answer;
+  }
+  SampledToken first = **token;
+  std::span<const SampledToken> drawn(&first, 1);  // by the last step
+  for (std::size_t next = 0;;) {
+    const TokenId id = drawn[next].token;
     ++answer.completion_tokens;
     const bool stopped = pipe.push(id);
     by_eos = id == eos;
@@ -159,9 +160,18 @@ Result<Answer> make_answer(OpenedModel& opened, std::span<const TokenId> prompt,
       answer.finish_reason = "cancelled";
       break;
     }
-    token = session.decode(id, options.sampling);
+    if (++next < drawn.size()) continue;
+    const auto more = session.decode_drafted(id, options.sampling);
+    if (!more.ok()) {
+      if (more.status().code() == StatusCode::kResourceExhausted) break;
+      return more.status();
+    }
+    drawn = *more;
+    next = 0;
   }
   answer.decode_ms = ms_since(decode_begin);
+  const Session::DraftCounts& after = session.draft_counts();
+  answer.drafts = {after.steps - before.steps, after.drafted - before.drafted, after.accepted - before.accepted};
   pipe.finish(by_eos, answer);
   return answer;
 }

@@ -21,6 +21,7 @@ struct Answer {
   std::int64_t completion_tokens = 0;
   double prefill_ms = 0;
   double decode_ms = 0;
+  Session::DraftCounts drafts;  // of this answer
 
   double decode_tokens_per_s() const {
     // The first token comes out of the prefill.

@@ -142,7 +142,7 @@ class Conversation {
 };
 
 Status chat(const ChatOptions& options) {
-  FATHOM_ASSIGN_OR_RETURN(OpenedModel opened, open_model(options.model, true, 1));
+  FATHOM_ASSIGN_OR_RETURN(OpenedModel opened, open_model(options.model, true, 1, options.draft));
   FATHOM_RETURN_IF_ERROR(sampling_of(options.sampling, opened.loaded.checkpoint->generation).status());
   Terminal terminal;
   if (terminal.in_is_terminal()) {

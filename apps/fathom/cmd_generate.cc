@@ -51,6 +51,13 @@ std::string to_json(const GenerateOptions& options, const OpenedModel& opened, c
                      {"decode_ms", answer.decode_ms},
                      {"decode_tokens_per_s", answer.decode_tokens_per_s()},
                      {"peak_rss_bytes", peak_rss_bytes()}};
+  if (answer.drafts.drafted > 0) {
+    json["drafts"] = {{"steps", answer.drafts.steps},
+                      {"drafted", answer.drafts.drafted},
+                      {"accepted", answer.drafts.accepted},
+                      {"tokens_per_step",
+                       1.0 + static_cast<double>(answer.drafts.accepted) / static_cast<double>(answer.drafts.steps)}};
+  }
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -59,7 +66,7 @@ Status generate(const GenerateOptions& options) {
     return invalid_argument("give either --prompt TEXT or --messages FILE");
   }
   if (options.raw && !options.prompt) return invalid_argument("--raw completes a --prompt, not --messages");
-  FATHOM_ASSIGN_OR_RETURN(OpenedModel opened, open_model(options.model, true, 1));
+  FATHOM_ASSIGN_OR_RETURN(OpenedModel opened, open_model(options.model, true, 1, options.draft));
   FATHOM_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, prompt_ids(options, opened));
   AnswerOptions how;
   FATHOM_ASSIGN_OR_RETURN(how.sampling, sampling_of(options.sampling, opened.loaded.checkpoint->generation));

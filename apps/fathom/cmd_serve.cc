@@ -16,6 +16,7 @@
 #include "base/mapped_file.h"
 #include "base/units.h"
 #include "commands.h"
+#include "draft_choice.h"
 #include "engine/load_model.h"
 #include "engine/model_executor.h"
 #include "engine/scheduler_log.h"
@@ -97,8 +98,8 @@ Result<ModelExecutorOptions> plan_pools(const ServeOptions& options, const Model
   return pools;
 }
 
-Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& options, const std::string& path,
-                                                      Server& server, std::string* what) {
+Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& options, const DraftChoice& drafts,
+                                                      const std::string& path, Server& server, std::string* what) {
   LoadOptions load;
   load.device = parse_device(options.model.device).value_or(DeviceChoice::kCpu);
   load.device_timeout_us = static_cast<std::int64_t>(options.step_timeout_s * 1e6);
@@ -111,7 +112,8 @@ Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& option
   FATHOM_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(path, load));
   FATHOM_ASSIGN_OR_RETURN(ModelExecutorOptions pools, plan_pools(options, *loaded.model, load.max_step_tokens));
   pools.weights_fingerprint = loaded.weights_fingerprint;
-  pools.max_proposals = options.num_drafts;
+  FATHOM_RETURN_IF_ERROR(check_drafts("--drafts", drafts, *loaded.model));
+  pools.max_proposals = drafts.num_drafts;
   FATHOM_ASSIGN_OR_RETURN(auto inner, ModelExecutor::make(*loaded.model, pools));
   *what = "on " + loaded.backend->device_name() + ", context " + std::to_string(pools.max_length_tokens) +
           " tokens, up to " + std::to_string(pools.max_sequences) + " running, cache for " +
@@ -195,12 +197,13 @@ Result<std::shared_ptr<ServedModel>> load(const ServeOptions& options, const std
     served->release = release_from_name(options.release).value_or(Release::k0731);
   }
   server.set_loading(kTokenizerShare, "verifying and mapping the checkpoint");
+  FATHOM_ASSIGN_OR_RETURN(const DraftChoice drafts, parse_drafts("--drafts", options.drafts));
   std::unique_ptr<Executor> executor;
   std::string what = "scripted executor";
   if (options.scripted) {
     executor = make_scripted_executor(options, served->tokenizer);
   } else {
-    FATHOM_ASSIGN_OR_RETURN(executor, make_model_executor(options, path, server, &what));
+    FATHOM_ASSIGN_OR_RETURN(executor, make_model_executor(options, drafts, path, server, &what));
     FATHOM_RETURN_IF_ERROR(served->tokenizer->check_fits_model(executor->limits().vocab_size));
   }
   server.set_loading(kPlacedShare, "starting the engine");
@@ -213,7 +216,8 @@ Result<std::shared_ptr<ServedModel>> load(const ServeOptions& options, const std
   engine.max_logprobs = options.max_logprobs;
   engine.prefix_cache = options.prefix_cache;
   engine.check_prefix_cache = options.check_prefix_cache;
-  engine.num_drafts = std::min(options.num_drafts, executor->limits().max_proposals);
+  engine.num_drafts = std::min(drafts.num_drafts, executor->limits().max_proposals);
+  engine.adaptive_drafts = drafts.adaptive;
   engine.step_timeout_us = static_cast<std::int64_t>(options.step_timeout_s * 1e6);
   if (!options.scheduler_log.empty()) {
     FATHOM_ASSIGN_OR_RETURN(engine.scheduler_log, open_scheduler_log(options.scheduler_log));
@@ -318,6 +322,9 @@ int run_serve(const ServeOptions& options) {
 
   const auto path = find_model(options.model.model);
   if (!path.ok()) return report_failure("serve", path.status());
+  if (const auto drafts = parse_drafts("--drafts", options.drafts); !drafts.ok()) {
+    return report_failure("serve", drafts.status());
+  }
   auto configured = server_options(options, *path);
   if (!configured.ok()) return report_failure("serve", configured.status());
   if (configured->keys.empty() && !is_loopback(options.host)) {

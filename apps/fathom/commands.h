@@ -93,6 +93,7 @@ struct GenerateOptions {
   bool raw = false;
   bool thinking = true;
   std::string effort;
+  std::string draft = "off";  // off, a number, adaptive
   bool json = false;
 };
 int run_generate(const GenerateOptions& options);
@@ -102,7 +103,8 @@ struct ChatOptions {
   SamplingFlags sampling;
   bool thinking = true;
   std::string effort;
-  std::string system;  // system message
+  std::string system;         // system message
+  std::string draft = "off";  // off, a number, adaptive
 };
 int run_chat(const ChatOptions& options);
 
@@ -132,6 +134,17 @@ struct BenchOptions {
 };
 int run_bench_ops(const BenchOptions& options);
 int run_bench_decode(const BenchOptions& options);  // 1 when a bar is missed
+
+struct BenchDraftOptions {
+  ModelFlags model;
+  std::vector<std::int32_t> batches = {1, 4, 16, 64};
+  std::int32_t most = 5;  // depths 0 to this, and adaptive with at most this
+  int repeats = 5;
+  double seconds = 0.6;  // of one run, about
+  bool json = false;     // also print the figures as JSON
+};
+int run_bench_draft(const BenchDraftOptions& options);  // 1 when adaptive misses its bars
+
 struct ServeOptions {
   ModelFlags model;
   std::string host = "127.0.0.1";
@@ -157,7 +170,7 @@ struct ServeOptions {
   std::int32_t prefill_chunk_alone = 512;
   bool prefix_cache = true;
   bool check_prefix_cache = false;
-  std::int32_t num_drafts = 0;  // tokens a step proposes and verifies, where the checkpoint has a drafter
+  std::string drafts = "off";  // off, a number of tokens a step proposes and verifies, or adaptive
   std::int32_t workers = 2;
   std::int64_t max_body_bytes = 32 << 20;
   std::int32_t max_connections = 4096;

@@ -133,6 +133,9 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->check(kPositive);
 }
 
+constexpr const char* kDraftHelp =
+    "Tokens the checkpoint's own draft head proposes a step: off (default), 1 to 8, or adaptive; the text is the same";
+
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
   command.add_option("--temperature", flags.temperature, "0 is greedy (default: generation_config.json)");
   command.add_option("--top-p", flags.top_p, "Nucleus sampling (default: generation_config.json)");
@@ -160,7 +163,8 @@ void add_generate(CLI::App& app, int& exit_code) {
   command->add_option("--prompt", options->prompt, "The user's message; with --raw the text to complete");
   command->add_option("--messages", options->messages, "File: {\"messages\": [...], \"tools\": [...]}");
   command->add_flag("--raw", options->raw, "Complete the prompt as it stands, without the chat template");
-  command->add_flag("--json", options->json, "One JSON object: message, finish_reason, usage, timings");
+  command->add_option("--draft", options->draft, kDraftHelp);
+  command->add_flag("--json", options->json, "One JSON object: message, finish_reason, usage, timings, drafts");
   command->callback([options, &exit_code] { exit_code = run_generate(*options); });
 }
 
@@ -171,6 +175,7 @@ void add_chat(CLI::App& app, int& exit_code) {
   add_sampling_flags(*command, options->sampling);
   add_thinking_flags(*command, options->thinking, options->effort);
   command->add_option("--system", options->system, "System message");
+  command->add_option("--draft", options->draft, kDraftHelp);
   command->callback([options, &exit_code] { exit_code = run_chat(*options); });
 }
 
@@ -191,6 +196,19 @@ void add_selfcheck(CLI::App& app, int& exit_code) {
       app.add_subcommand("selfcheck", "Ask the embedded model two questions; 0 if it knows the answers");
   add_model_flags(*command, options->model);
   command->callback([options, &exit_code] { exit_code = run_selfcheck(*options); });
+}
+
+void add_bench_draft(CLI::App& bench, int& exit_code) {
+  auto options = std::make_shared<BenchDraftOptions>();
+  CLI::App* command =
+      bench.add_subcommand("draft", "Decoding by batch and draft depth, adaptive against the fixed ones");
+  add_model_flags(*command, options->model);
+  command->add_option("--batch", options->batches, "Sequences at once (default 1 4 16 64)")->check(CLI::Range(1, 256));
+  command->add_option("--most", options->most, "Deepest (default 5)")->check(CLI::Range(1, 8));
+  command->add_option("--repeats", options->repeats, "Of each depth, by turns (default 5)")->check(kPositive);
+  command->add_option("--seconds", options->seconds, "Of one run, about (default 0.6)")->check(kSeconds);
+  command->add_flag("--json", options->json, "Also print the figures as JSON");
+  command->callback([options, &exit_code] { exit_code = run_bench_draft(*options); });
 }
 
 void add_bench_serve(CLI::App& bench, int& exit_code) {
@@ -236,6 +254,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   ops->add_option("--variants", ops_options->variants, "Default: cpu reference");
   auto [decode, decode_options] = add("decode", "Decode and prefill against their bars", run_bench_decode);
   decode->add_flag("--json", decode_options->json, "Also print the figures as JSON");
+  add_bench_draft(*bench, exit_code);
   add_bench_serve(*bench, exit_code);
 }
 
@@ -264,9 +283,7 @@ void add_serve_limits(CLI::App& command, const std::shared_ptr<ServeOptions>& op
       ->check(CLI::Range(1, 8192));
   command.add_option("--prefill-chunk-alone", options->prefill_chunk_alone, "And while none does")
       ->check(CLI::Range(1, 8192));
-  command
-      .add_option("--drafts", options->num_drafts, "Tokens drafted a step, where the model has a drafter (default 0)")
-      ->check(CLI::Range(0, 8));
+  command.add_option("--drafts", options->drafts, kDraftHelp);
   command.add_option("--max-body", options->max_body_bytes, "Largest request body (default 32 MiB)")
       ->transform(CLI::AsSizeValue(false));
   command.add_option("--max-connections", options->max_connections, "Open connections (default 4096)")

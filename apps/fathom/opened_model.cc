@@ -6,6 +6,7 @@
 #include <climits>
 #include <filesystem>
 
+#include "draft_choice.h"
 #include "model/release_of_checkpoint.h"
 #include "progress_bar.h"
 
@@ -57,7 +58,9 @@ Result<std::vector<std::pair<std::string, std::string>>> parse_variants(const st
   return variants;
 }
 
-Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std::int64_t max_logit_rows) {
+Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std::int64_t max_logit_rows,
+                               const std::string& draft) {
+  FATHOM_ASSIGN_OR_RETURN(const DraftChoice drafts, parse_drafts("--draft", draft));
   FATHOM_ASSIGN_OR_RETURN(const std::string path, find_model(flags.model));
   LoadOptions options;
   const std::optional<Numerics> numerics = parse_numerics(flags.numerics);
@@ -67,7 +70,7 @@ Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std
   options.numerics = *numerics;
   options.device = parse_device(flags.device).value_or(DeviceChoice::kCpu);
   options.num_threads = flags.threads;
-  options.max_logit_rows = max_logit_rows;
+  options.max_logit_rows = max_logit_rows + (drafts.num_drafts > 0 ? 2 * kMaxDraft : 0);
   FATHOM_ASSIGN_OR_RETURN(options.variants, parse_variants(flags.variants));
   ProgressBar bar("loading");
   options.progress = [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); };
@@ -79,6 +82,7 @@ Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std
     return invalid_argument("--max-context: found " + std::to_string(flags.max_context) + ", the model takes at most " +
                             std::to_string(model.config().max_position_embeddings) + " tokens");
   }
+  FATHOM_RETURN_IF_ERROR(check_drafts("--draft", drafts, model));
   opened.release = release_of_catalog(opened.loaded.checkpoint->catalog);
   if (with_tokenizer) {
     FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, open_tokenizer(path));
@@ -86,6 +90,8 @@ Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std
     opened.tokenizer = std::make_unique<const Tokenizer>(std::move(tokenizer));
   }
   SessionOptions session;
+  session.num_drafts = drafts.num_drafts;
+  session.adaptive_drafts = drafts.adaptive;
   session.max_context_tokens = flags.max_context;
   FATHOM_ASSIGN_OR_RETURN(opened.session, Session::make(*opened.loaded.model, session));
   return opened;

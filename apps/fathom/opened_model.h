@@ -27,8 +27,10 @@ Result<std::string> find_model(const std::string& given);
 // "operation=name" pairs.
 Result<std::vector<std::pair<std::string, std::string>>> parse_variants(const std::vector<std::string>& texts);
 
-// Loading shows a progress bar on a terminal. `max_logit_rows`: rows of a step that may yield logits.
-Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std::int64_t max_logit_rows);
+// Loading shows a progress bar on a terminal. `max_logit_rows`: rows of a step that may yield logits; drafts add
+// theirs. `draft`: off, a number or adaptive.
+Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std::int64_t max_logit_rows,
+                               const std::string& draft = "off");
 
 // Largest resident set of this process so far.
 std::int64_t peak_rss_bytes();

@@ -1,6 +1,7 @@
 #include "engine/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -26,7 +27,14 @@ Result<std::unique_ptr<Session>> Session::make(Model& model, const SessionOption
   executor.max_length_tokens = session->max_context_tokens_;
   executor.num_context_blocks = static_cast<std::int32_t>(num_context_blocks(session->max_context_tokens_));
   executor.num_window_blocks = session->num_window_blocks_;
+  executor.max_proposals = options.num_drafts;
   FATHOM_ASSIGN_OR_RETURN(session->executor_, ModelExecutor::make(model, executor));
+  // Every draft has a row with logits, and so has the token before the first.
+  session->num_drafts_ =
+      std::min({options.num_drafts, session->executor_->limits().max_proposals,
+                static_cast<std::int32_t>(std::min(session->chunk_tokens_, model.options().max_logit_rows)) - 1});
+  session->adaptive_ = options.adaptive_drafts;
+  session->drafted_rows_.reserve(1 + kMaxDraft);
   // Reserved, not touched: nothing is allocated while an answer grows.
   session->tokens_.reserve(at(session->max_context_tokens_));
   session->plan_.tokens.reserve(at(session->chunk_tokens_));
@@ -82,7 +90,14 @@ void Session::keep_common_prefix(std::span<const TokenId> prompt) {
   if (created_) executor_->commit(id_, num_reused_tokens_);
 }
 
-Status Session::run_rows(std::span<const TokenId> tokens, std::int32_t num_logits, const SampleSpec& spec) {
+std::int32_t Session::next_depth() {
+  if (!adaptive_ || num_drafts_ == 0) return num_drafts_;
+  const Acceptance* own = &acceptance_;
+  return depth_policy_.choose({&own, 1}, num_drafts_);
+}
+
+Status Session::run_rows(std::span<const TokenId> tokens, std::int32_t num_logits, const SampleSpec& spec,
+                         std::int32_t num_drafts) {
   const auto length = static_cast<std::int64_t>(tokens_.size());
   const auto count = static_cast<std::int64_t>(tokens.size());
   const std::int64_t end = length + count;
@@ -111,7 +126,9 @@ Status Session::run_rows(std::span<const TokenId> tokens, std::int32_t num_logit
   step.start = length;
   step.num_tokens = static_cast<std::int32_t>(count);
   step.num_logits = num_logits;
-  step.step_class = count == 1 ? StepClass::kStep : StepClass::kChunk;
+  step.num_drafts = num_drafts;
+  step.num_proposals = num_logits == 1 + num_drafts ? next_depth() : 0;
+  step.step_class = count == 1 + num_drafts ? StepClass::kStep : StepClass::kChunk;
   plan_.tokens.clear();
   for (const TokenId token : tokens) plan_.tokens.push_back(TokenRef::of_id(token));
   plan_.samples.clear();
@@ -120,9 +137,10 @@ Status Session::run_rows(std::span<const TokenId> tokens, std::int32_t num_logit
   FATHOM_RETURN_IF_ERROR(executor_->launch(plan_));
   executor_->reuse(std::move(result_));
   FATHOM_ASSIGN_OR_RETURN(result_, executor_->wait());
-  executor_->commit(id_, end);
+  const std::int64_t kept = count - num_drafts + (num_drafts > 0 ? result_.sequences[0].accepted : 0);
+  executor_->commit(id_, length + kept);
   furthest_ = std::max(furthest_, end);
-  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.begin() + kept);
   return {};
 }
 
@@ -149,6 +167,33 @@ Result<SampledToken> Session::decode(TokenId token, const SampleSpec& spec) {
   }
   FATHOM_RETURN_IF_ERROR(run_rows({&token, 1}, 1, spec));
   return std::move(result_.sequences[0].tokens[0]);
+}
+
+Result<std::span<const SampledToken>> Session::decode_drafted(TokenId token, const SampleSpec& spec) {
+  FATHOM_CHECK(created_ && token >= 0 && token < model_.config().vocab_size, "decoding follows a prefill");
+  const std::int64_t room = max_context_tokens_ - static_cast<std::int64_t>(tokens_.size());
+  if (room <= 0) {
+    return resource_exhausted("the context is full: " + std::to_string(max_context_tokens_) +
+                              " tokens; raise --max-context or start anew");
+  }
+  drafted_rows_.assign(1, token);
+  for (const TokenId draft : result_.sequences[0].proposals) {
+    if (std::cmp_less(drafted_rows_.size(), room)) drafted_rows_.push_back(draft);
+  }
+  const auto num_drafts = static_cast<std::int32_t>(drafted_rows_.size()) - 1;
+  const auto begin = std::chrono::steady_clock::now();
+  FATHOM_RETURN_IF_ERROR(run_rows(drafted_rows_, 1 + num_drafts, spec, num_drafts));
+  const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+  const SequenceResult& got = result_.sequences[0];
+  depth_policy_.add_step(1, num_drafts, plan_.sequences[0].num_proposals, time.count() - result_.draft_us,
+                         result_.draft_us);
+  depth_policy_.add_drafts(num_drafts, got.accepted);
+  acceptance_.fade();
+  acceptance_.add(num_drafts, got.accepted);
+  ++draft_counts_.steps;
+  draft_counts_.drafted += num_drafts;
+  draft_counts_.accepted += got.accepted;
+  return std::span(got.tokens).first(at(got.accepted) + 1);
 }
 
 Status Session::score(std::span<const TokenId> ids, std::int64_t first_visited, const Visit& visit,

@@ -8,12 +8,15 @@
 #include <vector>
 
 #include "engine/model_executor.h"
+#include "engine/speculation.h"
 
 namespace fathom {
 
 struct SessionOptions {
   std::int64_t max_context_tokens = 0;  // 0: what the config says; memory is touched only as it fills
   std::int64_t chunk_tokens = 512;      // prefill rows of a step; at most the model's
+  std::int32_t num_drafts = 0;          // most drafts a step verifies; 0 where the model has no drafter
+  bool adaptive_drafts = false;         // each step's number follows from measured times and acceptance
 };
 
 class Session {
@@ -30,6 +33,9 @@ class Session {
   Result<SampledToken> prefill(std::span<const TokenId> prompt, const SampleSpec& spec, const Progress& progress = {});
   // Appends `token` and draws the one after. Fails with kResourceExhausted when the context is full.
   Result<SampledToken> decode(TokenId token, const SampleSpec& spec);
+  // The same with drafts: appends `token` and those drafts that were right, and returns the tokens drawn, one at
+  // least. All but the last are appended. Valid until the next call. The same tokens as decode() one by one.
+  Result<std::span<const SampledToken>> decode_drafted(TokenId token, const SampleSpec& spec);
 
   // As prefill, without sampling: `visit` sees the logits [vocab] of every position in [first_visited, end),
   // ascending.
@@ -44,13 +50,21 @@ class Session {
   // Tokens of the last prefill that were in the cache before.
   std::int64_t num_reused_tokens() const { return num_reused_tokens_; }
   ModelExecutor& executor() { return *executor_; }
+  // Of decode_drafted() so far.
+  struct DraftCounts {
+    std::int64_t steps = 0, drafted = 0, accepted = 0;
+  };
+  const DraftCounts& draft_counts() const { return draft_counts_; }
 
  private:
   Session(Model& model, const SessionOptions& options);
   Status check_prompt(std::span<const TokenId> prompt) const;
   void keep_common_prefix(std::span<const TokenId> prompt);
-  // Rows [length, length + tokens.size()), logits of the last num_logits.
-  Status run_rows(std::span<const TokenId> tokens, std::int32_t num_logits, const SampleSpec& spec);
+  // Rows [length, length + tokens.size()), logits of the last num_logits; the last num_drafts rows are drafts. What was
+  // right of them stays.
+  Status run_rows(std::span<const TokenId> tokens, std::int32_t num_logits, const SampleSpec& spec,
+                  std::int32_t num_drafts = 0);
+  std::int32_t next_depth();
 
   Model& model_;
   std::int64_t max_context_tokens_;
@@ -66,6 +80,12 @@ class Session {
   bool created_ = false;
   std::int64_t num_context_ = 0;  // blocks in the tables
   std::int64_t window_begin_ = 0, window_end_ = 0;
+  std::int32_t num_drafts_ = 0;
+  bool adaptive_ = false;
+  DepthPolicy depth_policy_;
+  Acceptance acceptance_{DepthPolicy::kRequestTrials};
+  std::vector<TokenId> drafted_rows_;  // of a step of decode_drafted(), reused
+  DraftCounts draft_counts_;
 };
 
 }  // namespace fathom
