@@ -46,6 +46,11 @@ std::string shape(const LoadReport& report) {
          std::to_string(o.repeats) + " repeats of " + std::to_string(o.requests_per_client) + " requests a client";
 }
 
+// Three digits that say something.
+std::string milliseconds(double value) {
+  return format(value < 10 ? "%.2f ms" : value < 100 ? "%.1f ms" : "%.0f ms", value);
+}
+
 // Bars of p50, p90 and p99 for each level, on one scale.
 std::string bars(const LoadReport& report, const char* title, Percentiles LoadLevel::* figure) {
   double top = 1e-9;
@@ -63,7 +68,7 @@ std::string bars(const LoadReport& report, const char* title, Percentiles LoadLe
       out += "<rect class=\"" + std::string(name) + "\" x=\"90\" y=\"" + std::to_string(row) +
              "\" height=\"16\" width=\"" + format("%.1f", 500.0 * value / top) + "\"/><text class=\"v\" x=\"" +
              format("%.1f", 96 + 500.0 * value / top) + "\" y=\"" + std::to_string(row + 13) + "\">" + name + "  " +
-             format("%.2f ms", value) + "</text>";
+             milliseconds(value) + "</text>";
       row += 20;
     }
     y += 74;
