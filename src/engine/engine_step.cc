@@ -267,9 +267,10 @@ void EngineThread::give_output(Choice& choice, std::span<const SampledToken> tok
   for (SampledToken token : tokens) {
     if (token.token < 0) {
       choice.output.finish(delta);
+      const bool constrained = choice.constraint != nullptr && !choice.output.in_reasoning();
       return finish_choice(choice, std::move(delta), FinishReason::kError, nullptr,
-                           internal_error("no token may come next: the constraint allows none, or the logits are not "
-                                          "numbers"));
+                           constrained ? failed_precondition("no token may come next: the constraint allows none")
+                                       : internal_error("no token may come next: the logits are not numbers"));
     }
     ++counts_.generation_tokens;
     const bool ends = token.token == eos_id_ && !request.ignore_eos;
