@@ -50,6 +50,8 @@ class LoadedExecutor final : public Executor {
   Status launch(const StepPlan& plan) override { return inner_->launch(plan); }
   Result<StepResult> wait() override { return inner_->wait(); }
   void commit(SequenceId id, std::int64_t length) override { inner_->commit(id, length); }
+  void set_trace(StepTrace* trace) override { inner_->set_trace(trace); }
+  const OpTimes* op_times() const override { return inner_->op_times(); }
 
  private:
   LoadedModel loaded_;

@@ -87,7 +87,13 @@ struct EngineStats {
   std::int32_t draft_depth = 0;  // asked for in the last step
   std::array<std::int64_t, kMaxDraft> accepted_per_position{};
   double busy_us = 0;  // time inside steps
+  // The same by what the host did (StepTrace), planning and answering included.
+  double turn_us = 0, schedule_us = 0, prepare_us = 0, forward_us = 0, sample_us = 0, draft_us = 0, commit_us = 0,
+         detokenise_us = 0;
+  OpTimes op_times;  // of the executor; zero where it does not know them
 };
+
+inline constexpr std::int32_t kMaxCapturedSteps = 10'000;
 
 struct EngineHealth {
   bool ok = true;
@@ -144,6 +150,14 @@ class Engine {
   std::int64_t now_us() const;
   // Events still in the ring with number >= *next; sets *next behind the last one returned.
   std::vector<EngineEvent> events(std::int64_t* next) const;
+
+  // Keeps the traces of the next `num_steps` steps, samples included. Failure: out of 1 to kMaxCapturedSteps, or a
+  // capture that is not over.
+  Status start_capture(std::int32_t num_steps);
+  // Ends it and takes what it has; empty where nothing ran.
+  std::vector<StepTrace> stop_capture();
+  // Steps that the running capture waits for; 0: none runs.
+  std::int32_t num_steps_to_capture() const;
 
   // Drops every cached block that no sequence uses.
   void flush_prefix_cache();

@@ -150,10 +150,13 @@ bool EngineThread::run_step() {
     if (choice.times.admitted_us == 0) choice.times.admitted_us = begin;
   }
   fill_samples(plan);
-  trace_ = {};
+  begin_trace();
   trace_.step = plan.step;
+  trace_.begin_us = static_cast<double>(begin);
+  if (last_step_end_us_ >= 0) trace_.turn_us = static_cast<double>(begin - last_step_end_us_);
   trace_.num_tokens = static_cast<std::int32_t>(plan.tokens.size());
   trace_.num_sequences = static_cast<std::int32_t>(plan.sequences.size());
+  for (const SequenceStep& step : plan.sequences) trace_.num_drafts += step.num_drafts;
   const std::int64_t planned = now_us();
   collect_events(planned);
   trace_.schedule_us = static_cast<double>(planned - begin);
@@ -171,10 +174,46 @@ bool EngineThread::run_step() {
     fail(result.status().with_context("step " + std::to_string(plan.step)));
     return true;
   }
-  trace_.wait_us = static_cast<double>(now_us() - launched);
+  const std::int64_t waited = now_us();
+  trace_.wait_us = static_cast<double>(waited - launched);
+  trace_.prepare_us = result->prepare_us;
+  trace_.forward_us = result->forward_us;
+  trace_.sample_us = result->sample_us;
+  trace_.draft_us = result->draft_us;
   commit_step(plan, *result, planned);
-  if (options_.on_step) options_.on_step(trace_);
+  const std::int64_t given = now_us();
+  trace_.commit_us = static_cast<double>(given - waited) - trace_.detokenise_us;
+  trace_.step_us = static_cast<double>(given - begin);
+  last_step_end_us_ = given;
+  end_trace();
   return true;
+}
+
+// A capture keeps whole steps: it begins and ends between two of them.
+void EngineThread::begin_trace() {
+  std::vector<OpSample> samples = std::move(trace_.samples);
+  samples.clear();
+  trace_ = {};
+  trace_.samples = std::move(samples);
+  tracing_ = capture_steps_.load(std::memory_order_relaxed) > 0;
+  executor_->set_trace(tracing_ ? &trace_ : nullptr);
+}
+
+void EngineThread::end_trace() {
+  counts_.turn_us += trace_.turn_us;
+  counts_.schedule_us += trace_.schedule_us;
+  counts_.prepare_us += trace_.prepare_us;
+  counts_.forward_us += trace_.forward_us;
+  counts_.sample_us += trace_.sample_us;
+  counts_.draft_us += trace_.draft_us;
+  counts_.commit_us += trace_.commit_us;
+  counts_.detokenise_us += trace_.detokenise_us;
+  if (options_.on_step) options_.on_step(trace_);
+  if (!tracing_) return;
+  const std::lock_guard lock(mutex_);
+  if (capture_steps_.load(std::memory_order_relaxed) == 0) return;  // stopped meanwhile
+  capture_steps_.fetch_sub(1, std::memory_order_relaxed);
+  captured_.push_back(std::move(trace_));
 }
 
 void EngineThread::account_stalls(const StepPlan& plan, std::int64_t step_us) {

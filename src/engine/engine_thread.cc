@@ -120,6 +120,27 @@ void EngineThread::shutdown() {
   mailbox_->post({Command::Kind::kShutdown, {}, nullptr, nullptr, 0});
 }
 
+Status EngineThread::start_capture(std::int32_t num_steps) {
+  if (num_steps < 1 || num_steps > kMaxCapturedSteps) {
+    return invalid_argument("num_steps: found " + std::to_string(num_steps) + ", expected 1 to " +
+                            std::to_string(kMaxCapturedSteps));
+  }
+  const std::lock_guard lock(mutex_);
+  if (capture_steps_.load() > 0) {
+    return unavailable("a capture is running: " + std::to_string(captured_.size()) + " steps taken, " +
+                       std::to_string(capture_steps_.load()) + " to go");
+  }
+  captured_.clear();
+  capture_steps_.store(num_steps);
+  return {};
+}
+
+std::vector<StepTrace> EngineThread::stop_capture() {
+  const std::lock_guard lock(mutex_);
+  capture_steps_.store(0);
+  return std::exchange(captured_, {});
+}
+
 void EngineThread::loop() {
   bool progress = false;
   while (!stopping_) {
@@ -132,6 +153,7 @@ void EngineThread::loop() {
       patience = timed ? std::chrono::milliseconds(50) : std::chrono::microseconds(-1);
     }
     std::vector<Command> commands = mailbox_->take(patience);
+    if (patience.count() != 0) last_step_end_us_ = -1;
     for (Command& command : commands) handle(command);
     check_deadlines();
     progress = fault_.ok() && !stopping_ && run_step();
@@ -376,6 +398,7 @@ void EngineThread::publish_stats() {
   counts_.prefix_queries = scheduled.prefix_queries;
   counts_.prefix_hits = scheduled.prefix_hits;
   counts_.preemptions = scheduled.preemptions;
+  if (const OpTimes* times = executor_->op_times(); times != nullptr) counts_.op_times = *times;
   const std::lock_guard lock(mutex_);
   stats_ = counts_;
 }

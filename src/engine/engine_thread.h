@@ -41,6 +41,9 @@ class EngineThread {
   void flush_prefix_cache();
   bool drain(std::chrono::milliseconds timeout);
   void shutdown();
+  Status start_capture(std::int32_t num_steps);
+  std::vector<StepTrace> stop_capture();
+  std::int32_t num_steps_to_capture() const { return capture_steps_.load(); }
 
  private:
   struct ActiveRequest;
@@ -88,6 +91,8 @@ class EngineThread {
   void end_all(FinishReason reason, const Status& error);
   void check_deadlines();
   bool run_step();
+  void begin_trace();
+  void end_trace();
   void note_admissions();
   void fill_samples(StepPlan& plan);
   std::int32_t plan_depth(const StepPlan& plan);
@@ -133,6 +138,8 @@ class EngineThread {
   EngineStats counts_;
   std::vector<std::pair<Choice*, const SequenceResult*>> outputs_;
   StepTrace trace_;
+  bool tracing_ = false;                // this step goes into the capture
+  std::int64_t last_step_end_us_ = -1;  // -1: the engine has slept since
   DepthPolicy depth_policy_;
   AcceptanceAlarm acceptance_alarm_;
   std::vector<const Acceptance*> acceptances_;  // of the step's decoding requests
@@ -143,8 +150,10 @@ class EngineThread {
   mutable std::mutex mutex_;
   mutable std::condition_variable idle_;
   EngineStats stats_;
-  Status failure_;                      // fault_, for the others
-  std::int64_t num_open_requests_ = 0;  // submitted and not ended
+  std::vector<StepTrace> captured_;             // guarded by mutex_
+  std::atomic<std::int32_t> capture_steps_{0};  // still to be captured; written under mutex_
+  Status failure_;                              // fault_, for the others
+  std::int64_t num_open_requests_ = 0;          // submitted and not ended
   std::atomic<std::int64_t> step_started_us_{-1};
   std::atomic<std::int64_t> step_running_{0};
   std::atomic<std::int64_t> num_refused_{0}, num_submitted_{0};

@@ -5,6 +5,8 @@
 
 #include "base/status.h"
 #include "engine/step.h"
+#include "ops/op_times.h"
+#include "telemetry/step_trace.h"
 
 namespace fathom {
 
@@ -39,6 +41,12 @@ class Executor {
   // assignment, nothing is copied. Called for each sequence of a step after it was waited for and before the
   // next plan that names the sequence.
   virtual void commit(SequenceId id, std::int64_t length) = 0;
+
+  // The samples of each step launched from now on are added to `trace`; null: none are taken. Results do not
+  // depend on it.
+  virtual void set_trace(StepTrace* /*trace*/) {}
+  // Sums over all operations that ran so far; null where the executor does not know them.
+  virtual const OpTimes* op_times() const { return nullptr; }
 };
 
 }  // namespace fathom

@@ -10,6 +10,18 @@ namespace {
 
 constexpr std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
+// Times of a step's parts, each since the one before.
+class Laps {
+ public:
+  double lap_us() {
+    const auto now = std::chrono::steady_clock::now();
+    return std::chrono::duration<double, std::micro>(now - std::exchange(last_, now)).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
 }  // namespace
 
 ModelExecutor::ModelExecutor(Model& model, const ModelExecutorOptions& options)
@@ -31,6 +43,7 @@ ModelExecutor::ModelExecutor(Model& model, const ModelExecutorOptions& options)
   limits_.weights_fingerprint = options.weights_fingerprint;
   capture_ = options.capture && !model.backend().is_host_memory();
   // A graph holds the addresses of this executor's arrays: no other executor may replay it.
+  if (model.backend().is_host_memory()) context_.op_times = &op_times_;
   static std::atomic<std::int32_t> num_executors{0};
   capture_owner_ = num_executors++;
 }
@@ -200,7 +213,9 @@ Result<View> ModelExecutor::forward(const StepPlan& plan) {
 }
 
 Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
+  Laps laps;
   FATHOM_RETURN_IF_ERROR(fill_step(plan));
+  result.prepare_us = laps.lap_us();
   FATHOM_ASSIGN_OR_RETURN(const View device_logits, forward(plan));
   ++num_forwards_;
   if (!device_logits.empty() && !model_.backend().is_host_memory()) {
@@ -211,6 +226,7 @@ Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
     logits_ = device_logits.as<float>();
   }
   FATHOM_RETURN_IF_ERROR(model_.backend().finish());
+  result.forward_us = laps.lap_us();
 
   previous_tokens_.clear();
   drafted_.clear();
@@ -230,7 +246,11 @@ Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
     logit_row += step.num_logits;
   }
   result.sequences.resize(num_with_logits);
-  return drafter_ == nullptr ? Status() : draft(plan, result);
+  result.sample_us = laps.lap_us();
+  if (drafter_ == nullptr) return {};
+  const Status drafted = draft(plan, result);
+  result.draft_us = laps.lap_us();
+  return drafted;
 }
 
 Status ModelExecutor::draft(const StepPlan& plan, StepResult& result) {
@@ -250,6 +270,7 @@ Status ModelExecutor::draft(const StepPlan& plan, StepResult& result) {
 Status ModelExecutor::launch(const StepPlan& plan) {
   FATHOM_CHECK(num_results_ < 2, "at most one step beyond the one being waited for");
   const auto begin = std::chrono::steady_clock::now();
+  if (context_.trace != nullptr) context_.trace->origin = begin;
   for (const ResumeCopy& copy : plan.resume_saves) FATHOM_RETURN_IF_ERROR(copy_resume_rows(copy, true));
   for (const BlockTableDelta& delta : plan.deltas) apply(delta);
   for (const ResumeCopy& copy : plan.resume_restores) FATHOM_RETURN_IF_ERROR(copy_resume_rows(copy, false));
@@ -257,7 +278,7 @@ Status ModelExecutor::launch(const StepPlan& plan) {
   StepResult result = std::move(spare_);
   spare_ = {};
   result.step = plan.step;
-  result.draft_us = 0;
+  result.prepare_us = result.forward_us = result.sample_us = result.draft_us = 0;
   if (plan.sequences.empty()) {
     result.sequences.clear();
     previous_tokens_.clear();

@@ -32,6 +32,8 @@ class ModelExecutor final : public Executor {
   Status launch(const StepPlan& plan) override;
   Result<StepResult> wait() override;
   void commit(SequenceId id, std::int64_t length) override;
+  void set_trace(StepTrace* trace) override { context_.trace = trace; }
+  const OpTimes* op_times() const override { return context_.op_times; }
 
   // Gives a result's memory back, so that the next step allocates nothing.
   void reuse(StepResult result) { spare_ = std::move(result); }
@@ -73,6 +75,7 @@ class ModelExecutor final : public Executor {
   ExecutionContext context_;
   DeviceMemory context_pool_, window_pool_, state_pool_, resume_pool_;
   CachePools pools_;
+  OpTimes op_times_;
   StepInput input_;
   std::unordered_map<SequenceId, SequenceTables> sequences_;
   std::vector<TokenId> tokens_;           // of the step's rows

@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "ops/op_kind.h"
+#include "ops/op_times.h"
 #include "telemetry/step_trace.h"
 #include "telemetry/taps.h"
 
@@ -36,6 +37,7 @@ struct ExecutionContext {
   Communicator* communicator = nullptr;    // null: one rank
   TapSink* taps = nullptr;                 // null: off
   StepTrace* trace = nullptr;              // null: no per-call samples
+  OpTimes* op_times = nullptr;             // null: no sums either; where operations run on the host
   OpObserver* observer = nullptr;          // null: none; a capture sets its own
   SegmentTiming segments = SegmentTiming::kNone;
   HostLengths lengths;

@@ -60,4 +60,16 @@ Result<VariantTable> VariantTable::choose(const OpRegistry& registry, BackendKin
   return table;
 }
 
+void add_op_sample(ExecutionContext& context, OpKind op, std::string_view variant,
+                   std::chrono::steady_clock::time_point begin, std::chrono::steady_clock::time_point end,
+                   OpCost cost) {
+  using Microseconds = std::chrono::duration<double, std::micro>;
+  StepTrace& trace = *context.trace;
+  trace.samples.push_back({{context.layer, op_name(op), variant},
+                           Microseconds(begin - trace.origin).count(),
+                           Microseconds(end - begin).count(),
+                           cost});
+  trace.collect_us += Microseconds(std::chrono::steady_clock::now() - end).count();
+}
+
 }  // namespace fathom

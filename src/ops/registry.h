@@ -78,6 +78,14 @@ class VariantTable {
   std::array<Variant, kNumOpKinds> chosen_{};
 };
 
+// What run_operation leaves behind.
+inline void add_op_time(OpTimes& times, OpKind op, std::chrono::steady_clock::duration time) {
+  times.time_us[static_cast<std::size_t>(op)] += std::chrono::duration<double, std::micro>(time).count();
+  ++times.num_calls[static_cast<std::size_t>(op)];
+}
+void add_op_sample(ExecutionContext& context, OpKind op, std::string_view variant,
+                   std::chrono::steady_clock::time_point begin, std::chrono::steady_clock::time_point end, OpCost cost);
+
 // Runs one operation: picks the variant, repeats it if asked, records its OpScope, time and cost.
 // `cost` is called only when a trace is being taken or an observer told.
 template <typename Plan, typename Args, typename Cost>
@@ -85,18 +93,18 @@ void run_operation(ExecutionContext& context, OpKind op, const Plan& plan, const
   const Variant& variant = (*context.variants)[op];
   FATHOM_CHECK(context.scratch_bytes >= plan.workspace_bytes, "scratch covers the plan's workspace");
   const auto run = reinterpret_cast<void (*)(ExecutionContext&, const Plan&, const Args&)>(variant.run);
-  const auto begin =
-      context.trace != nullptr ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point{};
   const std::int32_t repeats = context.repeats[static_cast<std::size_t>(op)];
+  const bool timed = context.trace != nullptr || context.op_times != nullptr;
+  const auto begin = timed ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point{};
   if (context.observer != nullptr) context.observer->begin_operation({context.layer, op_name(op), variant.name});
   for (std::int32_t i = repeats; i > 0; --i) run(context, plan, args);
   if (context.observer != nullptr) {
     context.observer->end_operation({context.layer, op_name(op), variant.name}, repeats, cost());
   }
-  if (context.trace != nullptr) {
-    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
-    context.trace->samples.push_back({{context.layer, op_name(op), variant.name}, time.count(), cost()});
-  }
+  if (!timed) return;
+  const auto end = std::chrono::steady_clock::now();
+  if (context.op_times != nullptr) add_op_time(*context.op_times, op, end - begin);
+  if (context.trace != nullptr) add_op_sample(context, op, variant.name, begin, end, cost());
 }
 
 }  // namespace fathom
