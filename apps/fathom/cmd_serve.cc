@@ -23,6 +23,7 @@
 #include "engine/scripted_executor.h"
 #include "model/release_of_checkpoint.h"
 #include "opened_model.h"
+#include "profile/machine.h"
 #include "server/grammar_constraint.h"
 #include "server/key_table.h"
 #include "server/scripted_replies.h"
@@ -100,8 +101,23 @@ Result<ModelExecutorOptions> plan_pools(const ServeOptions& options, const Model
   return pools;
 }
 
+RunFacts facts_of(const ServeOptions& options, const LoadedModel& loaded) {
+  RunFacts run;
+  const DeviceInfo& device = loaded.backend->device();
+  run.backend = device.backend == BackendKind::kCpu ? "cpu" : "cuda";
+  run.device = run.backend == "cpu" ? cpu_name() : loaded.backend->device_name();
+  run.numerics = options.model.numerics;
+  run.num_threads = device.num_threads;
+  for (int i = 0; i < kNumOpKinds; ++i) {
+    const auto op = static_cast<OpKind>(i);
+    if (loaded.variants->has(op)) run.variants[std::string(op_name(op))] = (*loaded.variants)[op].name;
+  }
+  return run;
+}
+
 Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& options, const DraftChoice& drafts,
-                                                      const std::string& path, Server& server, std::string* what) {
+                                                      const std::string& path, Server& server, std::string* what,
+                                                      RunFacts* run) {
   LoadOptions load;
   load.device = parse_device(options.model.device).value_or(DeviceChoice::kCpu);
   load.device_timeout_us = static_cast<std::int64_t>(options.step_timeout_s * 1e6);
@@ -116,6 +132,9 @@ Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& option
   pools.weights_fingerprint = loaded.weights_fingerprint;
   FATHOM_RETURN_IF_ERROR(check_drafts("--drafts", drafts, *loaded.model));
   pools.max_proposals = drafts.num_drafts;
+  const std::string name = run->model;
+  *run = facts_of(options, loaded);
+  run->model = name;
   FATHOM_ASSIGN_OR_RETURN(auto inner, ModelExecutor::make(*loaded.model, pools));
   *what = "on " + loaded.backend->device_name() + ", context " + std::to_string(pools.max_length_tokens) +
           " tokens, up to " + std::to_string(pools.max_sequences) + " running, cache for " +
@@ -192,6 +211,7 @@ Result<std::shared_ptr<ServedModel>> load(const ServeOptions& options, const std
   auto served = std::make_shared<ServedModel>();
   served->tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
   served->root = path;
+  served->run.model = std::filesystem::path(path + "/").parent_path().filename().string();
   served->generation_config = read_generation_config(path);
   if (options.release.empty()) {
     FATHOM_ASSIGN_OR_RETURN(served->release, release_of_checkpoint(path));
@@ -205,7 +225,7 @@ Result<std::shared_ptr<ServedModel>> load(const ServeOptions& options, const std
   if (options.scripted) {
     executor = make_scripted_executor(options, served->tokenizer);
   } else {
-    FATHOM_ASSIGN_OR_RETURN(executor, make_model_executor(options, drafts, path, server, &what));
+    FATHOM_ASSIGN_OR_RETURN(executor, make_model_executor(options, drafts, path, server, &what, &served->run));
     FATHOM_RETURN_IF_ERROR(served->tokenizer->check_fits_model(executor->limits().vocab_size));
   }
   server.set_loading(kPlacedShare, "starting the engine");

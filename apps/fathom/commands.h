@@ -231,4 +231,28 @@ struct FindingsAddOptions {
 };
 int run_findings_add(const FindingsAddOptions& options);  // 0 appended, 2 refused
 
+struct ProfileOptions {
+  ModelFlags model;
+  std::int32_t batch = 8;
+  std::int64_t context = 512;  // tokens of each sequence before the first step
+  std::int32_t steps = 40;     // of each repeat
+  std::int32_t warmup = 8;
+  std::int32_t repeats = 5;
+  std::int32_t drafts = 0;
+  std::int64_t chunk = 512;  // prefill rows of a step
+  bool exposed = true;
+  std::int32_t rounds = 15;  // samples of each exposed time
+  double limit_s = 60;       // for exposed time
+  bool overhead = false;     // what measuring costs, and nothing else
+  std::string synthetic;     // flash, flash-0731, pro, mini or a config.json: random weights instead of a model
+  std::int32_t layers = 2;   // of the synthetic model
+  std::int32_t experts = 0;  // 0: as many as the config says
+  std::string attach;        // HOST:PORT or URL of a running server: its own load is captured
+  std::string api_key;
+  double attach_limit_s = 60;  // for each repeat's steps
+  std::vector<std::string> what_if;
+  std::string out = "profile";
+};
+int run_profile(const ProfileOptions& options);
+
 }  // namespace fathom::app

@@ -267,6 +267,42 @@ void add_replay(CLI::App& app, int& exit_code) {
   command->callback([options, &exit_code] { exit_code = run_replay(*options); });
 }
 
+void add_profile(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<ProfileOptions>();
+  CLI::App* command = app.add_subcommand("profile", "Where the time of a decode step goes, and what is exposed");
+  add_model_flags(*command, options->model);
+  command->add_option("--batch", options->batch, "Sequences that decode together (default 8)")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--context", options->context, "Tokens of each before the first step (default 512)")
+      ->check(kPositive);
+  command->add_option("--steps", options->steps, "Measured steps of a repeat (default 40)")->check(CLI::Range(2, 9000));
+  command->add_option("--warmup", options->warmup, "Steps before them (default 8)")->check(CLI::Range(0, 900));
+  command->add_option("--repeats", options->repeats, "Each with its prompts anew (default 5)")
+      ->check(CLI::Range(1, 1000));
+  command->add_option("--drafts", options->drafts, "Tokens drafted a step (default 0)")->check(CLI::Range(0, 8));
+  command->add_option("--chunk", options->chunk, "Prefill rows of a step (default 512)")->check(kPositive);
+  command->add_option("--exposed", options->exposed, "Measure exposed time: on (default) or off")
+      ->transform(CLI::CheckedTransformer(kOnOff));
+  command->add_option("--rounds", options->rounds, "Samples of each exposed time (default 15)")
+      ->check(CLI::Range(6, 100000));
+  command->add_option("--synthetic", options->synthetic,
+                      "Random weights: flash, flash-0731, pro, mini or a config.json");
+  command->add_option("--layers", options->layers, "Of the synthetic model (default 2)")->check(kPositive);
+  command->add_option("--experts", options->experts, "Of the synthetic model (default: the config's)")
+      ->check(kPositive);
+  command->add_option("--exposed-limit", options->limit_s, "Seconds for exposed time at most (default 60)")
+      ->check(kSeconds);
+  command->add_option("--attach", options->attach, "URL or HOST:PORT of a running server: captures what it serves");
+  command->add_option("--api-key", options->api_key, "Key to send there");
+  command->add_option("--attach-limit", options->attach_limit_s, "Seconds to wait for a repeat's steps (default 60)")
+      ->check(kSeconds);
+  command->add_flag("--overhead", options->overhead, "Only measure what measuring costs");
+  command->add_option("--what-if", options->what_if, "operation=0.5x: tok/s to expect; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--out", options->out, "Folder to write (default profile)");
+  command->callback([options, &exit_code] { exit_code = run_profile(*options); });
+}
+
 void add_serve_limits(CLI::App& command, const std::shared_ptr<ServeOptions>& options) {
   command.add_option("--max-running", options->max_running, "Sequences that hold cache state at once (default 32)")
       ->check(CLI::Range(1, 1024));
@@ -421,6 +457,7 @@ int main(int argc, char** argv) {
   fathom::app::add_synth(app, exit_code);
   fathom::app::add_convert(app, exit_code);
   fathom::app::add_bench(app, exit_code);
+  fathom::app::add_profile(app, exit_code);
   fathom::app::add_serve(app, exit_code);
   fathom::app::add_compare(app, exit_code);
   fathom::app::add_findings(app, exit_code);

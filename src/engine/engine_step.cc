@@ -282,6 +282,7 @@ void EngineThread::commit_step(const StepPlan& plan, const StepResult& result, s
         for (const SampledToken& token : tokens) ids.push_back(std::max(token.token, 0));
         outputs.push_back({&choice, tokens});
       }
+      trace_.num_committed += static_cast<std::int32_t>(ids.size());
       account_drafts(choice, step, got);
       executor_->commit(step.id, scheduler_.commit(step, ids));
       if (!ids.empty()) scheduler_.set_drafts(step.id, got.proposals);

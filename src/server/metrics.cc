@@ -91,6 +91,33 @@ std::vector<Labelled> finished_by_vllm_reason(const Source& s) {
   return out;
 }
 
+// By operation; nothing of one that never ran here.
+std::vector<Labelled> operation_seconds(const Source& s) {
+  std::vector<Labelled> out;
+  for (std::size_t i = 0; i < s.engine->op_times.num_calls.size(); ++i) {
+    if (s.engine->op_times.num_calls[i] == 0) continue;
+    out.push_back({"operation", std::string(op_name(static_cast<OpKind>(i))), s.engine->op_times.time_us[i] / 1e6});
+  }
+  return out;
+}
+
+std::vector<Labelled> operation_calls(const Source& s) {
+  std::vector<Labelled> out;
+  for (std::size_t i = 0; i < s.engine->op_times.num_calls.size(); ++i) {
+    const auto calls = static_cast<double>(s.engine->op_times.num_calls[i]);
+    if (calls > 0) out.push_back({"operation", std::string(op_name(static_cast<OpKind>(i))), calls});
+  }
+  return out;
+}
+
+std::vector<Labelled> phase_seconds(const Source& s) {
+  const EngineStats& e = *s.engine;
+  return {{"phase", "turn", e.turn_us / 1e6},       {"phase", "schedule", e.schedule_us / 1e6},
+          {"phase", "prepare", e.prepare_us / 1e6}, {"phase", "forward", e.forward_us / 1e6},
+          {"phase", "sample", e.sample_us / 1e6},   {"phase", "draft", e.draft_us / 1e6},
+          {"phase", "commit", e.commit_us / 1e6},   {"phase", "detokenise", e.detokenise_us / 1e6}};
+}
+
 std::vector<Labelled> accepted_by_position(const Source& s) {
   std::vector<Labelled> out;
   for (std::size_t i = 0; i < s.engine->accepted_per_position.size(); ++i) {
@@ -131,6 +158,12 @@ const std::vector<Row>& table() {
                  [](E e) { return static_cast<double>(e.num_steps); }),
       engine_row("busy_seconds_total", nullptr, kCounter, "Time inside engine steps",
                  [](E e) { return e.busy_us / 1e6; }),
+      {"step_phase_seconds_total", nullptr, "Engine time by what a step did", kCounter, true, phase_seconds},
+      {"operation_seconds_total", nullptr, "Time of each operation in the forward passes", kCounter, true,
+       operation_seconds},
+      {"operation_calls_total", nullptr, "Calls of each operation", kCounter, true, operation_calls},
+      server_row("worker_busy_seconds_total", nullptr, kCounter, "Time inside tasks of the HTTP workers",
+                 [](S s) { return s.server.workers_busy_us.load() / 1e6; }),
       engine_row("requests_submitted_total", nullptr, kCounter, "Requests that the engine took",
                  [](E e) { return static_cast<double>(e.requests_submitted); }),
       engine_row("requests_refused_total", nullptr, kCounter, "Requests that the engine refused",

@@ -45,6 +45,7 @@ struct ServerMetrics {
   std::atomic<std::int64_t> num_refused{0};        // 429 and 503
   std::atomic<std::int64_t> num_clients_left{0};   // before their answer was whole
   std::atomic<std::int64_t> reasoning_tokens{0};
+  std::atomic<double> workers_busy_us{0};  // brought up to date before it is shown
 
   ServerMetrics();
 };

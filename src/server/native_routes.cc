@@ -234,11 +234,6 @@ void handle_server_info(RouteCall& call) {
   call.reply_json(std::move(out));
 }
 
-void handle_profile(RouteCall& call) {
-  call.reply_error(
-      {501, "profiling over HTTP is not built in yet; `fathom profile` runs by itself", {}, "no_profiler"});
-}
-
 void handle_version(RouteCall& call) {
   std::string out;
   JsonWriter(out).begin_object().member("version", call.server->options.version).end_object();
@@ -261,6 +256,7 @@ void handle_metrics(RouteCall& call) {
   if (const auto model = call.server->model()) stats = model->engine->stats();
   HttpReply reply;
   reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  call.server->metrics.workers_busy_us = call.server->workers_busy_us();
   reply.body = render_metrics(call.server->metrics, *call.server->http_counts, stats ? &*stats : nullptr,
                               health_of(*call.server).ok, call.server->options.model_names.front(),
                               call.server->options.version);

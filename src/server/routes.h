@@ -19,7 +19,8 @@ void handle_detokenize(RouteCall& call);      // POST /detokenize
 void handle_tokenizer_info(RouteCall& call);  // GET /tokenizer_info
 void handle_flush_cache(RouteCall& call);     // GET, POST /flush_cache, /reset_prefix_cache
 void handle_server_info(RouteCall& call);     // GET /get_server_info, /server_info
-void handle_profile(RouteCall& call);         // POST /start_profile, /stop_profile
+void handle_start_profile(RouteCall& call);   // POST /start_profile
+void handle_stop_profile(RouteCall& call);    // POST /stop_profile
 void handle_version(RouteCall& call);         // GET /version
 void handle_health(RouteCall& call);          // GET /health
 void handle_metrics(RouteCall& call);         // GET /metrics

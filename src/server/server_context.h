@@ -60,6 +60,10 @@ struct ServerContext {
     return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
   }
 
+  // Time inside tasks of all workers, and what it was when the running capture began.
+  double workers_busy_us() const { return workers.busy_us() + parsers.busy_us(); }
+  std::atomic<double> capture_workers_busy_us{0};
+
   const HttpServerCounts* http_counts = nullptr;  // set once, before the first request
   std::atomic<bool> draining{false};
 

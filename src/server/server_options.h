@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +49,13 @@ struct ServerOptions {
   bool log_requests = true;
 };
 
+// What captures say of the run they were taken from.
+struct RunFacts {
+  std::string backend, device, model, numerics;
+  std::int32_t num_threads = 0;
+  std::map<std::string, std::string> variants;  // operation -> the variant that was chosen
+};
+
 // What is served once loading is over.
 struct ServedModel {
   std::unique_ptr<Engine> engine;
@@ -55,6 +63,7 @@ struct ServedModel {
   Release release = Release::k0731;
   std::string root;  // where it was loaded from
   SamplingDefaults generation_config;
+  RunFacts run;
   std::size_t longest_token_bytes = 1;       // set by Server::set_model
   std::shared_ptr<GrammarCompiler> grammar;  // null: requests for constrained output are refused
 

@@ -1,5 +1,6 @@
 #include "server/worker_pool.h"
 
+#include <chrono>
 #include <utility>
 
 namespace fathom {
@@ -42,7 +43,10 @@ void WorkerPool::work() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
+    const auto begin = std::chrono::steady_clock::now();
     task();
+    task = {};
+    busy_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
   }
 }
 

@@ -1,7 +1,9 @@
 // The threads that parse, tokenise and render: everything between the I/O thread and the engine thread.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -22,6 +24,8 @@ class WorkerPool {
   void post(std::function<void()> task);
   // Finishes the running tasks, drops the waiting ones, joins. Idempotent.
   void stop();
+  // Time inside tasks, all threads together.
+  double busy_us() const { return static_cast<double>(busy_ns_.load(std::memory_order_relaxed)) / 1e3; }
 
  private:
   void work();
@@ -30,6 +34,7 @@ class WorkerPool {
   std::condition_variable wake_;
   std::deque<std::function<void()>> tasks_;
   bool stopping_ = false;
+  std::atomic<std::int64_t> busy_ns_{0};
   std::vector<std::thread> threads_;
 };
 

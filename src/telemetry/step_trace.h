@@ -32,10 +32,11 @@ struct StepTrace {
   std::int64_t step = 0;
   std::int32_t num_tokens = 0;
   std::int32_t num_sequences = 0;
-  std::int32_t num_drafts = 0;  // of the tokens, those that this step verifies
-  double begin_us = 0;          // on the engine's clock
-  double step_us = 0;           // until its answers were given
-  double turn_us = 0;           // between the step before and this one: publishing, commands; 0 where the engine slept
+  std::int32_t num_drafts = 0;     // of the tokens, those that this step verifies
+  std::int32_t num_committed = 0;  // tokens that its answers grew by
+  double begin_us = 0;             // on the engine's clock
+  double step_us = 0;              // until its answers were given
+  double turn_us = 0;  // between the step before and this one: publishing, commands; 0 where the engine slept
   // Parts of the step, in this order.
   double schedule_us = 0, launch_us = 0, wait_us = 0, commit_us = 0, detokenise_us = 0;
   // Parts of launch_us and wait_us, in this order: rows and tables, the forward pass, drawing tokens, drafting.

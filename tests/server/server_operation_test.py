@@ -88,7 +88,24 @@ class OpenServerTest(unittest.TestCase):
         self.assertIn("version", self.server.get("/version").json)
         for path in ("/get_server_info", "/server_info"):
             self.assertGreaterEqual(self.server.get(path).json["internal_states"][0]["avg_spec_accept_length"], 1.0)
-        self.assertEqual(self.server.post("/start_profile", {"num_steps": 3}).status, 501)
+
+    def test_profile_capture(self):
+        self.assertEqual(self.server.post("/start_profile", {"num_steps": 0}).status, 400)
+        plain = self.server.post(CHAT, say("one two three")).json["choices"][0]["message"]["content"]
+        self.assertEqual(self.server.post("/start_profile", {"num_steps": 3}).json, {"capturing": True, "num_steps": 3})
+        captured = self.server.post(CHAT, say("one two three")).json["choices"][0]["message"]["content"]
+        self.assertEqual(captured, plain)
+        capture = self.server.post("/stop_profile").json
+        self.assertEqual((capture["format"], capture["version"]), ("fathom-capture", 1))
+        self.assertEqual(len(capture["steps"]), 3)
+        for step in capture["steps"]:
+            parts = sum(step[part + "_us"] for part in ("schedule", "launch", "wait", "commit", "detokenise"))
+            self.assertAlmostEqual(parts, step["step_us"], delta=5)
+        self.assertGreaterEqual(capture["http_us"], 0)
+        self.assertEqual(self.server.post("/stop_profile").json["steps"], [])
+        self.assertEqual(self.server.post("/start_profile").status, 200)
+        self.assertEqual(self.server.post("/start_profile").status, 409)
+        self.assertEqual(self.server.post("/stop_profile").json["steps"], [])
 
     def test_generate(self):
         body = {"text": "Say ⟦one two three⟧", "sampling_params": {"temperature": 0, "max_new_tokens": 30}, "return_logprob": True}

@@ -1,0 +1,13 @@
+#include "profile/device_timeline.h"
+
+namespace fathom {
+
+Result<std::unique_ptr<DeviceRecorder>> open_cupti() {
+  return failed_precondition("this program was built without CUDA, so there are no CUPTI records");
+}
+
+Result<Ceilings> measure_cuda_ceilings() {
+  return failed_precondition("this program was built without CUDA: no ceilings of a card");
+}
+
+}  // namespace fathom
