@@ -43,18 +43,19 @@ std::string bare_name(std::string_view name) {
 
 bool is_timed(NodeKind kind) { return kind == NodeKind::kKernel || kind == NodeKind::kCopy || kind == NodeKind::kSet; }
 
-// A step's host phases; the device's calls are added by the caller.
-TimelineStep host_of(const ModelStep& step, double total_us, std::int32_t num_rows) {
+// A step's host phases, and its calls where they were traced.
+TimelineStep host_of(const ModelStep& step, double total_us, bool on_device) {
   StepTrace trace;
+  if (!on_device) trace = step.trace();
   const StepParts& parts = step.parts();
-  trace.num_tokens = trace.num_sequences = trace.num_committed = num_rows;
+  trace.num_tokens = trace.num_sequences = trace.num_committed = step.num_rows();
   trace.launch_us = trace.step_us = total_us;
   trace.prepare_us = parts.prepare_us;
   trace.forward_us = parts.forward_us;
   trace.sample_us = parts.sample_us;
   trace.draft_us = parts.draft_us;
   TimelineStep out = step_of_trace(trace);
-  out.on_device = true;
+  out.on_device = on_device;
   return out;
 }
 
@@ -72,16 +73,22 @@ class Collection {
 
   Result<DeviceSteps> run() {
     FATHOM_RETURN_IF_ERROR(run_plain());
+    if (backend_.last_captured() == nullptr) {
+      FATHOM_RETURN_IF_ERROR(collect(Source::kScopes));
+      return finish("scopes");
+    }
     if (recorder_ != nullptr) {
-      const Status recorded = collect(true);
+      const Status recorded = collect(Source::kRecords);
       if (recorded.ok()) return finish("cupti");
       out_.notes.push_back("CUPTI records were not used: " + recorded.message());
     }
-    FATHOM_RETURN_IF_ERROR(collect(false));
+    FATHOM_RETURN_IF_ERROR(collect(Source::kEvents));
     return finish("events");
   }
 
  private:
+  enum class Source : std::uint8_t { kRecords, kEvents, kScopes };
+
   Status run_plain() {
     std::vector<double> times;
     for (std::int32_t i = 0; i < options_.num_warmup + 15; ++i) {
@@ -92,30 +99,40 @@ class Collection {
     return {};
   }
 
-  Status collect(bool by_records) {
+  Status collect(Source source) {
     out_.repeats.clear();
-    step_.executor().context().segments = by_records ? SegmentTiming::kNone : SegmentTiming::kOperations;
-    const Status status = collect_repeats(by_records);
+    step_.executor().context().segments = source == Source::kEvents ? SegmentTiming::kOperations : SegmentTiming::kNone;
+    const Status status = collect_repeats(source);
     step_.executor().context().segments = SegmentTiming::kNone;
     return status;
   }
 
-  Status collect_repeats(bool by_records) {
+  Status collect_repeats(Source source) {
     for (std::int32_t r = 0; r < options_.num_repeats; ++r) {
       std::vector<TimelineStep> steps;
       // The first runs launch without a graph and capture it.
       for (std::int32_t i = -std::max(3, options_.num_warmup); i < options_.num_steps; ++i) {
-        if (by_records) FATHOM_RETURN_IF_ERROR(recorder_->take().status());
-        const double begin_us = by_records ? recorder_->now_us() : 0;
-        FATHOM_ASSIGN_OR_RETURN(const RepeatableStep::Run run, step_.run({}, 1));
+        FATHOM_ASSIGN_OR_RETURN(TimelineStep step, run_step(source, i < 0));
         if (i < 0) continue;
-        FATHOM_ASSIGN_OR_RETURN(TimelineStep step, by_records ? recorded_step(run, begin_us) : timed_step(run));
         step.step = i;
         steps.push_back(std::move(step));
       }
       out_.repeats.push_back(std::move(steps));
     }
     return {};
+  }
+
+  Result<TimelineStep> run_step(Source source, bool warm_up) {
+    if (source == Source::kScopes) {
+      FATHOM_ASSIGN_OR_RETURN(const RepeatableStep::Run run, step_.run_taking(Taking::kTrace));
+      return host_of(step_, run.step_us, false);
+    }
+    if (source == Source::kRecords) FATHOM_RETURN_IF_ERROR(recorder_->take().status());
+    const double begin_us = source == Source::kRecords ? recorder_->now_us() : 0;
+    FATHOM_ASSIGN_OR_RETURN(const RepeatableStep::Run run, step_.run({}, 1));
+    if (warm_up) return TimelineStep{};
+    if (source == Source::kRecords) return recorded_step(run, begin_us);
+    return timed_step(run);
   }
 
   Result<std::shared_ptr<const CapturedStep>> replayed() const {
@@ -127,7 +144,7 @@ class Collection {
   Result<TimelineStep> timed_step(const RepeatableStep::Run& run) {
     FATHOM_ASSIGN_OR_RETURN(const auto captured, replayed());
     FATHOM_ASSIGN_OR_RETURN(const std::vector<double> segments, backend_.segment_times_us(*captured));
-    TimelineStep step = host_of(step_, run.step_us, step_.num_rows());
+    TimelineStep step = host_of(step_, run.step_us, true);
     double device_us = 0;
     for (const double us : segments) device_us += us;
     // Events have no host clock: the device ends when the host has waited for it.
@@ -142,7 +159,7 @@ class Collection {
     FATHOM_ASSIGN_OR_RETURN(std::vector<DeviceRecord> records, recorder_->take());
     std::vector<DeviceRecord> graph, beside;
     for (DeviceRecord& record : records) (record.graph_node != 0 ? graph : beside).push_back(std::move(record));
-    TimelineStep step = host_of(step_, run.step_us, step_.num_rows());
+    TimelineStep step = host_of(step_, run.step_us, true);
     FATHOM_ASSIGN_OR_RETURN(step.calls, calls_of_records(*captured, std::move(graph), begin_us, places_));
     for (const DeviceRecord& record : beside) {
       TimelineCall call;

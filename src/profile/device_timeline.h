@@ -59,7 +59,7 @@ struct DeviceLoadOptions {
 };
 struct DeviceSteps {
   std::vector<std::vector<TimelineStep>> repeats;
-  std::string collector;  // "cupti" or "events"
+  std::string collector;  // "cupti" or "events"; "scopes" where the device replays no graphs
   std::vector<std::string> notes;
   double plain_step_us = 0;  // median, with nothing taken
 };

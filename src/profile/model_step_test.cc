@@ -95,7 +95,7 @@ TEST(SyntheticLoad, RowsSumToTheStepWithinOnePercent) {
   EXPECT_GT(attributed, 0.5 * report.total_step_us()) << "most of a step is operations";
 }
 
-TEST(DeviceSteps, EventTimesOfReplaysSumToTheStep) {
+TEST(DeviceSteps, WhereNothingIsReplayedScopesSumToTheStep) {
   const LoadedModel loaded = load_mini(DeviceChoice::kEmulated);
   const auto step = make_step(loaded, 20);
   DeviceLoadOptions options;
@@ -104,7 +104,7 @@ TEST(DeviceSteps, EventTimesOfReplaysSumToTheStep) {
   options.num_repeats = 2;
   const auto steps = collect_device_steps(*loaded.model, *step, nullptr, options);
   ASSERT_TRUE(steps.ok()) << steps.status().message();
-  EXPECT_EQ(steps->collector, "events");
+  EXPECT_EQ(steps->collector, "scopes");
   const ProfileReport report = report_of(steps->repeats);
   EXPECT_EQ(report.total_steps(), 8);
   EXPECT_NEAR(report.accounted_us(), report.total_step_us(), 0.01 * report.total_step_us());
@@ -119,7 +119,7 @@ TEST(DeviceSteps, EventTimesOfReplaysSumToTheStep) {
   EXPECT_GE(layers.size(), 5u);
 }
 
-TEST(DeviceSteps, RepeatsInACapturedStepLeaveTheOutputs) {
+TEST(DeviceSteps, RepeatsLeaveTheOutputs) {
   const LoadedModel loaded = load_mini(DeviceChoice::kEmulated);
   const auto step = make_step(loaded, 20);
   const std::uint64_t hash = step->run({}, 1)->output_hash;
