@@ -127,9 +127,9 @@ bool load(void* library, const char* name, Function& function) {
 
 Result<std::unique_ptr<DeviceRecorder>> open_cupti() {
   void* library = nullptr;
-  for (const char* name : {std::getenv("FATHOM_CUPTI"), static_cast<const char*>("libcupti.so.13"),
-                           static_cast<const char*>("/usr/local/cuda/lib64/libcupti.so.13"),
-                           static_cast<const char*>("/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13")}) {
+  const char* const names[] = {std::getenv("FATHOM_CUPTI"), "libcupti.so.13", "/usr/local/cuda/lib64/libcupti.so.13",
+                               "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13"};
+  for (const char* name : names) {
     if (name != nullptr && library == nullptr) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   }
   if (library == nullptr) {
