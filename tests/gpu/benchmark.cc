@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "device.h"
@@ -21,7 +22,17 @@ namespace fathom::gpu {
 namespace {
 
 constexpr Numerics kServe = Numerics::serve();
-constexpr int kBatches[] = {1, 8, 32, 64, 128};
+// FATHOM_GPU_BATCH, FATHOM_GPU_CONTEXT and FATHOM_GPU_RATIO leave one batch, length or kind of layer, for a profiler.
+bool asked_for(const char* name, std::int64_t value) {
+  const char* text = std::getenv(name);
+  return text == nullptr || std::atoll(text) == value;
+}
+std::vector<int> batches(int most = 128) {
+  std::vector<int> some;
+  for (const int batch : {1, 8, 32, 64, 128})
+    if (batch <= most && asked_for("FATHOM_GPU_BATCH", batch)) some.push_back(batch);
+  return some;
+}
 
 // Copies of an input of `bytes` so that a full turn exceeds the L2 several times.
 int copies_for(double bytes) { return static_cast<int>(std::clamp(2.0e8 / std::max(bytes, 1.0), 2.0, 64.0)); }
@@ -132,7 +143,7 @@ TEST(Bench, linear) {
       for (const auto& [fp8, n] : group.outputs)
         set.push_back(fp8 ? fp8_weight(arena, n, group.k) : bf16_weight(arena, n, group.k));
     }
-    for (const int batch : kBatches) {
+    for (const int batch : batches()) {
       const View x = random_bf16(arena, {batch, group.k});
       std::int64_t total = 0;
       for (const auto& output : group.outputs) total += output.second;
@@ -159,7 +170,7 @@ TEST(Bench, attention_output) {
   std::vector<LinearWeight> a, b;
   for (int i = 0; i < copies; ++i)
     a.push_back(fp8_weight(arena, 8192, 4096)), b.push_back(fp8_weight(arena, 4096, 8192));
-  for (const int batch : kBatches) {
+  for (const int batch : batches()) {
     const AttentionOutputPlan plan = plan_attention_output({batch, 8, 4096, 1024, 4096, kServe}, device_info());
     const View o = random_bf16(arena, {batch, 64, 512}), out = arena.poisoned(DType::kBF16, {batch, 4096});
     const double us = time_cuda(
@@ -264,7 +275,7 @@ TEST(Bench, hyper_connection) {
   const View base = constant_bytes(arena, DType::kF32, {24}, 0x3d),
              scale = constant_bytes(arena, DType::kF32, {3}, 0x3f), norm = random_bf16(arena, {kHidden});
   for (const std::string& variant : cuda_variants(OpKind::kHyperConnection)) {
-    for (const int batch : kBatches) {
+    for (const int batch : batches()) {
       const HyperConnectionPlan plan =
           plan_hyper_connection({kHidden, 4, 20, 1e-6f, 1e-6f, kServe, batch}, device_info());
       HyperConnectionArgs args;
@@ -379,7 +390,8 @@ SyntheticCache make_cache(Arena& arena, int ratio, int batch, std::int64_t lengt
 TEST(Bench, sparse_attention) {
   FATHOM_NEEDS_GPU();
   for (const auto& [ratio, length, topk] : {std::array<std::int64_t, 3>{4, 8192, 512}, {128, 8192, 0}}) {
-    for (const int batch : kBatches) {
+    if (!asked_for("FATHOM_GPU_RATIO", ratio)) continue;
+    for (const int batch : batches()) {
       Arena arena;
       const double keys = 128.0 + (ratio == 4 ? 512.0 : static_cast<double>(length) / 128.0);
       const double bytes = batch * (keys * 584 + 2.0 * 64 * 512 * 2);
@@ -411,8 +423,8 @@ TEST(Bench, index_and_topk) {
   FATHOM_NEEDS_GPU();
   for (const auto& [length, max_batch] :
        {std::pair<std::int64_t, int>{2048, 128}, {8192, 128}, {131072, 64}, {1048576, 8}}) {
-    for (const int batch : kBatches) {
-      if (batch > max_batch) continue;
+    if (!asked_for("FATHOM_GPU_CONTEXT", length)) continue;
+    for (const int batch : batches(max_batch)) {
       Arena arena;
       const std::int64_t keys = length / 4;
       const double bytes = static_cast<double>(batch * keys) * 68;
@@ -462,7 +474,7 @@ TEST(Bench, lm_head) {
   FATHOM_NEEDS_GPU();
   Arena arena;
   const LinearWeight head = bf16_weight(arena, 129280, 4096);
-  for (const int batch : kBatches) {
+  for (const int batch : batches()) {
     const View x = random_bf16(arena, {batch, 4096}), logits = arena.poisoned(DType::kF32, {batch, 129280});
     const LmHeadPlan plan = plan_lm_head({batch, 4096, 129280}, device_info());
     const double us = time_cuda(OpKind::kLmHead, "mma", plan.workspace_bytes, 1, 4,

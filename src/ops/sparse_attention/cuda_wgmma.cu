@@ -62,23 +62,48 @@ struct Tile {
   int group, first, size;  // keys [first, first + 64) of a group of `size`
 };
 
-__device__ __forceinline__ void load_raw(RawKey& raw, const AttentionCall& call, const RowKeys& keys,
-                                         const Tile& tile) {
-  const int i = tile.first + static_cast<int>(threadIdx.x) / 4, part = static_cast<int>(threadIdx.x) % 4;
-  if (i >= tile.size) {
+// Where the thread's key of a tile lies: the block is looked up a tile earlier than the record is read.
+struct KeyPlace {
+  std::int32_t block = 0, slot = -1;  // slot -1: the tile has no such key
+};
+
+__device__ __forceinline__ KeyPlace find_key(const AttentionCall& call, const RowKeys& keys, const Tile& tile) {
+  const int i = tile.first + static_cast<int>(threadIdx.x) / 4;
+  if (i >= tile.size) return {};
+  if (tile.group == 0) {
+    const std::int32_t position = keys.window_begin + i;
+    const std::int64_t at = call.rows.window_offset[keys.sequence] + position / kBlockTokens -
+                            call.rows.window_first[keys.sequence];
+    return {__ldg(call.rows.window_table + at), position % kBlockTokens};
+  }
+  const int j = (tile.group - 1) * kAttentionGroup + i, per_block = kBlockTokens / call.cache.ratio;
+  const std::int32_t entry = keys.selected != nullptr ? __ldg(keys.selected + j) : j;
+  return {__ldg(call.rows.context_table + call.rows.context_offset[keys.sequence] + entry / per_block),
+          entry % per_block};
+}
+
+__device__ __forceinline__ void load_raw(RawKey& raw, const AttentionCall& call, const KeyPlace& place, bool window) {
+  const int part = static_cast<int>(threadIdx.x) % 4;
+  if (place.slot < 0) {
 #pragma unroll
     for (uint4& piece : raw.codes) piece = make_uint4(0, 0, 0, 0);
     raw.rope[0] = raw.rope[1] = make_uint4(0, 0, 0, 0);
     raw.scales = make_uint2(0, 0);
     return;
   }
-  const RecordAddress key = keys.key(call, tile.group, i);
-  const bool aligned = (reinterpret_cast<std::uintptr_t>(key.data) & 15) == 0;
+  const std::byte* pool = window ? call.pools.window : call.pools.context;
+  const std::int64_t stride = window ? call.pools.window_block_bytes : call.pools.context_block_bytes;
+  const std::int64_t offset = window ? call.cache.window_offset_bytes : call.cache.entry_offset_bytes;
+  const int per_block = window ? static_cast<int>(kBlockTokens) : static_cast<int>(kBlockTokens) / call.cache.ratio;
+  const auto* page = reinterpret_cast<const std::uint8_t*>(pool + place.block * stride + offset);
+  const std::uint8_t* data = page + place.slot * kRecordDataBytes;
+  const bool aligned = (reinterpret_cast<std::uintptr_t>(data) & 15) == 0;
 #pragma unroll
-  for (int j = 0; j < 7; ++j) raw.codes[j] = load_piece(key.data + 16 * (part + 4 * j), aligned);
-  raw.rope[0] = load_piece(key.data + kNopeDim + 16 * part, aligned);
-  raw.rope[1] = load_piece(key.data + kNopeDim + 16 * (part + 4), aligned);
-  raw.scales = __ldg(reinterpret_cast<const uint2*>(key.scale));
+  for (int j = 0; j < 7; ++j) raw.codes[j] = load_piece(data + 16 * (part + 4 * j), aligned);
+  raw.rope[0] = load_piece(data + kNopeDim + 16 * part, aligned);
+  raw.rope[1] = load_piece(data + kNopeDim + 16 * (part + 4), aligned);
+  raw.scales = __ldg(
+      reinterpret_cast<const uint2*>(page + per_block * kRecordDataBytes + place.slot * kRecordScaleBytes));
 }
 
 // Codes to bf16: placed bits times 2^120 2^(scale - 127), one exact multiply.
@@ -124,6 +149,13 @@ struct Shared {
   float *rescale, *fold_a, *fold_b, *inverse;  // [64] each
 };
 
+// 2^x for x <= 0; what would be denormal is 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // What the first warpgroup knows of its rows: heads 16 warp + g and + 8.
 struct RowState {
   float m[2], l[2];              // of the group
@@ -136,24 +168,26 @@ __device__ __forceinline__ void soften(float (&s)[32], RowState& state, const Sh
   const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2,
             t = lane & 3;
   float peak[2] = {-INFINITY, -INFINITY};
+  if (num_keys < kTileKeys) {
 #pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    const int key = i / 4 * 8 + 2 * t + (i & 1);
-    s[i] = key < num_keys ? s[i] * kLogitScale : -INFINITY;
-    peak[i / 2 % 2] = fmaxf(peak[i / 2 % 2], s[i]);
+    for (int i = 0; i < 32; ++i)
+      if (i / 4 * 8 + 2 * t + (i & 1) >= num_keys) s[i] = -INFINITY;
   }
+#pragma unroll
+  for (int i = 0; i < 32; ++i) peak[i / 2 % 2] = fmaxf(peak[i / 2 % 2], s[i]);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     peak[half] = fmaxf(peak[half], __shfl_xor_sync(0xffffffffu, peak[half], 1));
     peak[half] = fmaxf(peak[half], __shfl_xor_sync(0xffffffffu, peak[half], 2));
     const float before = first ? -INFINITY : state.m[half];
-    const float m = fmaxf(before, peak[half]), shrink = exp2f(before - m);
+    const float m = fmaxf(before, peak[half] * kLogitScale), shrink = exp2_fast(before - m);
     const int row = 16 * warp + 8 * half + g;
     float sum = 0.0f;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       // P as the sum of two bf16 terms: one alone would cost 2e-3 of the result.
-      const float p0 = exp2f(s[4 * n + 2 * half] - m), p1 = exp2f(s[4 * n + 2 * half + 1] - m);
+      const float p0 = exp2_fast(fmaf(s[4 * n + 2 * half], kLogitScale, -m)),
+                  p1 = exp2_fast(fmaf(s[4 * n + 2 * half + 1], kLogitScale, -m));
       const std::uint32_t high = pack_bf16(p0, p1);
       const std::uint32_t low = pack_bf16(p0 - bf16_low(high), p1 - bf16_high(high));
       const int at = swizzle_128(row, n) + 4 * t;
@@ -271,14 +305,20 @@ __global__ void __launch_bounds__(kThreads, 1) attend_groups(const __grid_consta
       tile = {tile.group + 1, 0, tile.group + 1 < end ? keys.group_size(tile.group + 1) : 0};
     };
     Tile tile{begin, 0, keys.group_size(begin)};
-    Tile ahead = tile;  // the tile to be loaded next
+    Tile ahead = tile;  // the tile in `raw`; `place` is of the one after it
     RawKey raw;
-    load_raw(raw, call, keys, ahead);
+    load_raw(raw, call, find_key(call, keys, ahead), begin == 0);
     advance_tile(ahead);
+    KeyPlace place = ahead.group < end ? find_key(call, keys, ahead) : KeyPlace{};
     __syncthreads();  // the unit before is done with shared memory
     load_queries(call, row, first_head, shared.q);
     store_raw(raw, shared.keys);
-    if (ahead.group < end) load_raw(raw, call, keys, ahead);
+    Tile beyond = ahead;
+    if (ahead.group < end) {
+      load_raw(raw, call, place, ahead.group == 0);
+      advance_tile(beyond);
+      if (beyond.group < end) place = find_key(call, keys, beyond);
+    }
     RowState state{};
     float o[128];
     int buffer = 0;
@@ -318,9 +358,11 @@ __global__ void __launch_bounds__(kThreads, 1) attend_groups(const __grid_consta
                       wgmma_operand(shared.keys + buffer * kTileBytes + group * 4 * kBlockBytes, kBlockBytes, 1024,
                                     WgmmaLayout::kSwizzle128),
                       !opens);
-      if (has_next) {
-        advance_tile(ahead);
-        if (ahead.group < end) load_raw(raw, call, keys, ahead);
+      ahead = beyond;
+      if (ahead.group < end) {
+        load_raw(raw, call, place, ahead.group == 0);
+        advance_tile(beyond);
+        if (beyond.group < end) place = find_key(call, keys, beyond);
       }
       wgmma_wait<0>();
       pin_registers(o);
