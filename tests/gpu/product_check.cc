@@ -12,6 +12,7 @@
 #include "ops/moe_experts/moe_experts.h"
 #include "ops/moe_route/moe_route.h"
 #include "ops/testing/run.h"
+#include "tensor/scalar_formats.h"
 
 namespace fathom::gpu {
 namespace {
@@ -35,6 +36,30 @@ const DeviceInfo kCpu;
 std::string label(OpKind op, const std::string& variant, const std::string& shape) {
   return std::string(op_name(op)) + "/" + variant + " " + shape;
 }
+
+// Operations that quantise an activation inside: a sum in another order can move a value across a boundary of bf16 and,
+// one time in sixteen of these, of e4m3, whose step is up to an eighth. With n values in a row's inner product one
+// such step is about 1 / (12 sqrt(n)) of the result, 3e-3 for the smallest shapes here, and meets one draw of them
+// in a hundred. So every case is held to 1e-3 but at most one of a test's, and that one to `step`.
+class QuantisedResults {
+ public:
+  explicit QuantisedResults(double step) : step_(step) {}
+  ~QuantisedResults() { EXPECT_LE(num_above_, 1) << "cases above 1e-3"; }
+  void check(std::span<const float> got, std::span<const float> want, const std::string& what) {
+    double error = 0, norm = 0;
+    for (std::size_t i = 0; i < got.size() && i < want.size(); ++i) {
+      const double w = round_to_bf16(want[i]);
+      error += (got[i] - w) * (got[i] - w), norm += w * w;
+    }
+    const bool above = error > 1e-6 * norm;
+    num_above_ += above ? 1 : 0;
+    expect_close(got, want, true, above ? step_ : 1e-3, what);
+  }
+
+ private:
+  double step_;
+  int num_above_ = 0;
+};
 
 TEST(Gpu, linear) {
   FATHOM_NEEDS_GPU();
@@ -136,6 +161,7 @@ TEST(Gpu, lm_head) {
 TEST(Gpu, attention_output) {
   FATHOM_NEEDS_GPU();
   Random random;
+  QuantisedResults results(3e-3);
   struct Case {
     std::int64_t tokens;
     std::int32_t groups;
@@ -164,8 +190,8 @@ TEST(Gpu, attention_output) {
       run_cuda(OpKind::kAttentionOutput, variant, plan.workspace_bytes,
                [&](ExecutionContext& c) { run_attention_output(c, plan, {arena.copy_bf16(o.view()), &a, &b, got}); });
       // z is rounded to bf16 and quantised inside: a sum in another order may move it to its neighbour.
-      expect_close(
-          read_floats(got), want.floats(), true, 3e-3,
+      results.check(
+          read_floats(got), want.floats(),
           label(OpKind::kAttentionOutput, variant,
                 std::to_string(s.tokens) + " rows, " + std::to_string(s.groups) + " x " + std::to_string(s.rank)));
     }
@@ -260,6 +286,7 @@ Experts make_experts(Random& random, Arena& arena, WeightFormat format, int coun
 TEST(Gpu, moe_experts) {
   FATHOM_NEEDS_GPU();
   Random random;
+  QuantisedResults results(4e-3);
   struct Case {
     std::int64_t tokens, hidden, inter;
     int experts, topk;
@@ -305,8 +332,7 @@ TEST(Gpu, moe_experts) {
         const std::string what = label(OpKind::kMoeExperts, variant,
                                        (format == WeightFormat::kMxfp4 ? "MXFP4 " : "NVFP4 ") +
                                            std::to_string(s.tokens) + " x " + std::to_string(s.hidden));
-        // t passes bf16 and AQ inside: a sum in another order may move it to its neighbour.
-        expect_close(read_floats(got), want.floats(), true, 4e-3, what);
+        results.check(read_floats(got), want.floats(), what);
         for (const std::int64_t row : {std::int64_t{0}, s.tokens - 1}) {
           const View alone = arena.poisoned(DType::kBF16, {1, s.hidden});
           run_cuda(OpKind::kMoeExperts, variant, plan.workspace_bytes, [&](ExecutionContext& c) {
@@ -324,6 +350,7 @@ TEST(Gpu, moe_experts) {
 TEST(Gpu, draft_input) {
   FATHOM_NEEDS_GPU();
   Random random;
+  QuantisedResults results(3e-3);
   for (const std::int64_t tokens : {1, 9}) {
     Arena arena;
     const std::int64_t hidden = 256;
@@ -346,8 +373,8 @@ TEST(Gpu, draft_input) {
                         {arena.copy_bf16(e.view()), arena.copy_bf16(h.view()), arena.copy(enorm.view()),
                          arena.copy(hnorm.view()), &ew, &hw, got});
       });
-      expect_close(read_floats(got), want.floats(), true, 3e-3,
-                   label(OpKind::kDraftInput, variant, std::to_string(tokens) + " rows"));
+      results.check(read_floats(got), want.floats(),
+                    label(OpKind::kDraftInput, variant, std::to_string(tokens) + " rows"));
     }
   }
 }

@@ -30,9 +30,11 @@ struct KeyTable {
   const std::uint8_t* pages;
   std::int64_t block_bytes;
 
-  __device__ __forceinline__ KeyRow load(int entry, int t) const {
-    constexpr int kPerBlock = 32;
-    const std::uint8_t* page = pages + __ldg(blocks + entry / kPerBlock) * block_bytes;
+  static constexpr int kPerBlock = 32;
+  __device__ __forceinline__ std::int32_t block_of(int entry) const { return __ldg(blocks + entry / kPerBlock); }
+  // The record of `entry`, which lies in `block`.
+  __device__ __forceinline__ KeyRow load(std::int32_t block, int entry, int t) const {
+    const std::uint8_t* page = pages + block * block_bytes;
     const int slot = entry % kPerBlock;
     const std::uint8_t* p = page + slot * kIndexKeyDataBytes + 16 * t;
     const std::uint32_t scale = __ldg(page + kPerBlock * kIndexKeyDataBytes + slot * kIndexKeyScaleBytes + t);
@@ -106,11 +108,18 @@ __global__ void __launch_bounds__(kThreads, 2) score_groups(const __grid_constan
   int first = (static_cast<int>(blockIdx.x) * kIndexGroups + group) * kIndexGroupKeys;
   const int in_tile = 16 * (warp & 3) + g;  // this lane's rows: in_tile and in_tile + 8
   KeyRow low{}, high{};
-  const auto load = [&](int at) {
-    low = table.load(min(at + in_tile, visible - 1), t);
-    high = table.load(min(at + in_tile + 8, visible - 1), t);
+  // A tile of 64 keys lies in two blocks; they are looked up a tile before its keys are read, so that no load of a
+  // key waits for one of the table.
+  const auto find = [&](int at) { return table.block_of(min(at + 16 * (warp & 3), visible - 1)); };
+  const auto load = [&](int at, std::int32_t block) {
+    // A warp's 16 keys lie in one block; those past the row's end repeat its last key.
+    const int last = visible - 1;
+    const int a = min(at + in_tile, last), b = min(at + in_tile + 8, last);
+    low = table.load(block, a, t);
+    high = table.load(block, b, t);
   };
-  if (first < visible) load(first);
+  if (first < visible) load(first, find(first));
+  std::int32_t block = first + step < visible ? find(first + step) : 0;
   fence_shared_stores();
   __syncthreads();
   float* out = call.scores + row * call.stride;
@@ -118,7 +127,10 @@ __global__ void __launch_bounds__(kThreads, 2) score_groups(const __grid_constan
   for (; first < visible; first += step) {
     std::uint32_t a[8][4];
     widen(low, high, a);
-    if (first + step < visible) load(first + step);
+    if (first + step < visible) {
+      load(first + step, block);
+      if (first + 2 * step < visible) block = find(first + 2 * step);
+    }
     float sums[2] = {};
     for (int tile = 0; tile < tiles; ++tile) {
       float s[32];
