@@ -231,7 +231,12 @@ TEST(Gpu, compress_kv) {
       const std::vector<std::vector<StepPart>> steps = {{{0, 0, 133}, {1, 0, 255}},
                                                         {{0, 133, 3}, {1, 255, 1}, {2, 0, 5}},
                                                         {{0, 136, 120}},
-                                                        {{1, 256, 1}, {2, 5, 4}, {0, 256, 8}}};
+                                                        {{1, 256, 1}, {2, 5, 4}, {0, 256, 8}},
+                                                        {{1, 257, 1}, {2, 9, 1}, {0, 264, 1}},  // one launch
+                                                        {{0, 265, 9}},
+                                                        {{1, 258, 2}},
+                                                        {{2, 10, 1}, {1, 260, 1}, {0, 274, 1}},
+                                                        {{0, 275, 14}, {2, 11, 1}}};
       for (const std::vector<StepPart>& parts : steps) {
         const TestStep step = cache.make_step(parts);
         const std::int64_t rows = step.rows().num_tokens;

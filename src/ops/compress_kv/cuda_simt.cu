@@ -105,12 +105,31 @@ __device__ __forceinline__ Rows32 with_state(Rows32 r, const DeviceRows& rows, c
   return r;
 }
 
-// One block a row; rows that close no group leave at once. Four channels a thread.
+// The step's last rows into the slab: only rows no later row of the step would overwrite. By a block, its row.
+template <int kThreads>
+__device__ __forceinline__ void keep_row(const DeviceRows& rows, const CachePools& pools, Rows32 r,
+                                         std::int64_t u_offset, std::int64_t g_offset) {
+  const int row = static_cast<int>(blockIdx.x);
+  const int sequence = rows.sequence_of[row], position = rows.positions[row];
+  if (row + r.slots < rows.sequence_begin[sequence + 1]) return;
+  r = with_state(r, rows, pools, u_offset, g_offset, sequence);
+#pragma unroll 4
+  for (int c = static_cast<int>(threadIdx.x); c < r.row_width; c += kThreads) {
+    const std::int64_t from = static_cast<std::int64_t>(row) * r.row_width + c;
+    const std::int64_t to = static_cast<std::int64_t>(position % r.slots) * r.row_width + c;
+    r.u_state[to] = r.u_raw[from];
+    r.g_state[to] = r.g_raw[from] + r.ape[(position % r.ratio) * r.row_width + c];
+  }
+}
+
+// One block a row; rows that close no group leave at once. Four channels a thread. `keeps`: the row enters the slab
+// here too, which no emission of the step may be reading (compress_kv_simt says when).
 __global__ void __launch_bounds__(kRecordThreads)
     emit_main(DeviceRows rows, CachePools pools, LayerCache cache, Rows32 r, const uint2* norm,
-              const float* frequencies, float eps) {
+              const float* frequencies, float eps, bool keeps) {
   const int row = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
   const int position = rows.positions[row], sequence = rows.sequence_of[row];
+  if (keeps) keep_row<kRecordThreads>(rows, pools, r, cache.main_u_offset_bytes, cache.main_g_offset_bytes);
   if ((position + 1) % cache.ratio != 0) return;
   const int group = position / cache.ratio;
   r = with_state(r, rows, pools, cache.main_u_offset_bytes, cache.main_g_offset_bytes, sequence);
@@ -134,11 +153,13 @@ __global__ void __launch_bounds__(kRecordThreads)
 }
 
 // The indexer's keys: 128 channels, one a thread; Hadamard through shared memory, FQ 32 in a warp.
-__global__ void __launch_bounds__(kIndexDim) emit_index(DeviceRows rows, CachePools pools, LayerCache cache, Rows32 r,
-                                                        const Bf16Bits* norm, const float* frequencies, float eps) {
+__global__ void __launch_bounds__(kIndexDim)
+    emit_index(DeviceRows rows, CachePools pools, LayerCache cache, Rows32 r, const Bf16Bits* norm,
+               const float* frequencies, float eps, bool keeps) {
   __shared__ float values[kIndexDim];
   const int row = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
   const int position = rows.positions[row], sequence = rows.sequence_of[row];
+  if (keeps) keep_row<kIndexDim>(rows, pools, r, cache.index_u_offset_bytes, cache.index_g_offset_bytes);
   if ((position + 1) % cache.ratio != 0) return;
   const int group = position / cache.ratio;
   r = with_state(r, rows, pools, cache.index_u_offset_bytes, cache.index_g_offset_bytes, sequence);
@@ -184,20 +205,9 @@ __global__ void __launch_bounds__(kIndexDim) emit_index(DeviceRows rows, CachePo
         static_cast<std::uint8_t>(exponent + 127);
 }
 
-// The step's last rows into the slab, after every emission has read it: only rows no later row of the step
-// would overwrite.
 __global__ void __launch_bounds__(256)
     write_state(DeviceRows rows, CachePools pools, Rows32 r, std::int64_t u_offset, std::int64_t g_offset) {
-  const int row = static_cast<int>(blockIdx.x);
-  const int sequence = rows.sequence_of[row], position = rows.positions[row];
-  if (row + r.slots < rows.sequence_begin[sequence + 1]) return;
-  r = with_state(r, rows, pools, u_offset, g_offset, sequence);
-  for (int c = static_cast<int>(threadIdx.x); c < r.row_width; c += 256) {
-    const std::int64_t from = static_cast<std::int64_t>(row) * r.row_width + c;
-    const std::int64_t to = static_cast<std::int64_t>(position % r.slots) * r.row_width + c;
-    r.u_state[to] = r.u_raw[from];
-    r.g_state[to] = r.g_raw[from] + r.ape[(position % r.ratio) * r.row_width + c];
-  }
+  keep_row<256>(rows, pools, r, u_offset, g_offset);
 }
 
 }  // namespace
@@ -213,15 +223,22 @@ void compress_kv_simt(ExecutionContext& context, const CompressKvPlan& plan, con
                  plan.desc.row_width(),  compressor_slots(cache.ratio), cache.ratio};
   const auto blocks = static_cast<unsigned>(rows.num_tokens);
   const cudaStream_t stream = stream_of(context);
+  // An emission reads the slots of the ratio (ratio 4: twice four) positions up to its own, those before the step from
+  // the slab. A row enters slot p mod (that + kMaxDraft): with at most kMaxDraft + 1 rows of a sequence none of them
+  // is one that the step reads, so one launch does both. Every sequence of a step has a row.
+  const bool together = rows.num_tokens == rows.num_sequences || rows.num_tokens <= kMaxDraft + 1;
   if (main) {
     emit_main<<<blocks, kRecordThreads, 0, stream>>>(rows, args.pools, cache, r, args.norm.as<uint2>(),
-                                                     args.frequencies.as<float>(), plan.desc.eps);
-    write_state<<<blocks, 256, 0, stream>>>(rows, args.pools, r, cache.main_u_offset_bytes, cache.main_g_offset_bytes);
+                                                     args.frequencies.as<float>(), plan.desc.eps, together);
+    if (!together)
+      write_state<<<blocks, 256, 0, stream>>>(rows, args.pools, r, cache.main_u_offset_bytes,
+                                              cache.main_g_offset_bytes);
   } else {
     emit_index<<<blocks, kIndexDim, 0, stream>>>(rows, args.pools, cache, r, args.norm.as<Bf16Bits>(),
-                                                 args.frequencies.as<float>(), plan.desc.eps);
-    write_state<<<blocks, 256, 0, stream>>>(rows, args.pools, r, cache.index_u_offset_bytes,
-                                            cache.index_g_offset_bytes);
+                                                 args.frequencies.as<float>(), plan.desc.eps, together);
+    if (!together)
+      write_state<<<blocks, 256, 0, stream>>>(rows, args.pools, r, cache.index_u_offset_bytes,
+                                              cache.index_g_offset_bytes);
   }
 }
 
