@@ -15,6 +15,7 @@
 #include "engine/load_model.h"
 #include "opened_model.h"
 #include "profile/attribute.h"
+#include "profile/core_clock.h"
 #include "profile/device_timeline.h"
 #include "profile/exposed.h"
 #include "profile/machine.h"
@@ -79,6 +80,7 @@ RunDescription describe(const ProfileOptions& options, const LoadedModel& loaded
   run.model = std::filesystem::path(path + "/").parent_path().filename().string();
   run.numerics = options.model.numerics;
   run.date = utc_now();
+  if (loaded.backend->device().backend == BackendKind::kCpu) run.core_clock_mhz = measure_core_clock_mhz();
   run.num_threads = loaded.backend->device().num_threads;
   run.batch_sequences = options.batch;
   run.context_tokens = options.context;

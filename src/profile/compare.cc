@@ -70,6 +70,13 @@ std::string changed_variants(const RunDescription& of, const RunDescription& oth
   return out.empty() ? "(none)" : out;
 }
 
+// What the experts that a step hit weigh, by the cost model: tells of other routing where nobody counted.
+double expert_megabytes_per_step(const ProfileReport& report) {
+  double bytes = 0;
+  for (const ReportRow& row : report.rows) bytes += row.operation == "moe_experts" ? row.bytes : 0;
+  return bytes / 1e6 / std::max<double>(1, static_cast<double>(report.total_steps()));
+}
+
 std::vector<RunDifference> find_differences(const ProfileReport& a, const ProfileReport& b,
                                             const CompareOptions& options) {
   DifferenceList list(options);
@@ -91,8 +98,13 @@ std::vector<RunDifference> find_differences(const ProfileReport& a, const Profil
       (a.run.context_tokens == 0) != (b.run.context_tokens == 0)) {
     list.counts(Difference::kContext, a.run.context_tokens, b.run.context_tokens, " tokens");
   }
-  list.figures(Difference::kExperts, a.experts_hit_per_step, b.experts_hit_per_step, kExpertsTolerance,
-               " experts hit a step");
+  if (a.experts_hit_per_step > 0 && b.experts_hit_per_step > 0) {
+    list.figures(Difference::kExperts, a.experts_hit_per_step, b.experts_hit_per_step, kExpertsTolerance,
+                 " experts hit a step");
+  } else if (a.run.batch_sequences == b.run.batch_sequences) {
+    list.figures(Difference::kExperts, expert_megabytes_per_step(a), expert_megabytes_per_step(b), kExpertsTolerance,
+                 " MB moved for the experts hit");
+  }
   list.figures(Difference::kTokens, a.tokens_per_step, b.tokens_per_step, kTokensTolerance, " rows a step");
   list.figures(Difference::kTokens, a.committed_tokens_per_step, b.committed_tokens_per_step, kTokensTolerance,
                " committed tokens a step");

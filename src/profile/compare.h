@@ -28,7 +28,7 @@ enum class Difference : std::uint8_t {
   kVariants,
   kBatch,
   kContext,  // 2 %
-  kExperts,  // experts hit per step, 5 %
+  kExperts,  // experts hit per step, or the bytes they take, 5 %
   kTokens,   // rows or committed tokens per step, 2 %
   kThreads,
   kCollector,

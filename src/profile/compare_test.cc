@@ -188,6 +188,21 @@ TEST(Compare, ASlowerMachineShowsInItsCeilings) {
   EXPECT_THAT(compare(a, b).differences[0].text, HasSubstr("measured ceiling"));
 }
 
+TEST(Compare, ExpertsThatNobodyCountedShowInTheirBytes) {
+  StepOf a, b;
+  a.row("experts", "moe_experts", "cpu", 1000);
+  b.row("experts", "moe_experts", "cpu", 500);
+  for (StepOf* side : {&a, &b}) {
+    side->report_.experts_hit_per_step = 0;
+    side->report_.rows[0].bytes = 5e9;
+  }
+  EXPECT_EQ(compare(a, b).verdict, Verdict::kFaster);
+  b.report_.rows[0].bytes = 3e9;
+  ASSERT_EQ(compare(a, b).differences.size(), 1u);
+  EXPECT_EQ(compare(a, b).differences[0].kind, Difference::kExperts);
+  EXPECT_EQ(compare(a, b).verdict, Verdict::kNotComparable);
+}
+
 TEST(Compare, TokensDecideWhereAcceptanceIsTheChange) {
   StepOf a, b;
   a.row("experts", "moe_experts", "cpu", 1000);

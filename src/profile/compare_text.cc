@@ -70,6 +70,11 @@ std::string exposed_cell(const std::optional<ExposedTime>& exposed) {
   return format_ms(exposed->us) + " +-" + format_ms((exposed->high_us - exposed->low_us) / 2);
 }
 
+// Nothing where nothing is launched: host phases.
+std::string launches_cell(const ComparedRow& row, double launches) {
+  return row.launches_before + row.launches_after > 0 ? format_significant(launches) : "";
+}
+
 std::string rows_table(const Comparison& c, const std::vector<ComparedRow>& rows, const char* title,
                        std::size_t max_rows) {
   if (rows.empty()) return "";
@@ -92,8 +97,8 @@ std::string rows_table(const Comparison& c, const std::vector<ComparedRow>& rows
                   format_ms(row.summed.after_us),
                   format_signed_ms(row.summed.difference.mean),
                   row.summed.significant() ? "*" : "",
-                  format_significant(row.launches_before),
-                  format_significant(row.launches_after),
+                  launches_cell(row, row.launches_before),
+                  launches_cell(row, row.launches_after),
                   presence_mark(row)};
     if (has_exposed) {
       line.insert(line.end() - 1, {exposed_cell(row.exposed_before), exposed_cell(row.exposed_after)});

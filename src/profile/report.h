@@ -28,7 +28,7 @@ struct RunDescription {
   std::map<std::string, std::string> variants;  // operation -> the variant that was chosen
   std::string date;                             // UTC, "2026-11-29T21:40:00Z"
   std::string commit;                           // empty: not known
-  double core_clock_mhz = 0;                    // mean while measuring; 0: not known
+  double core_clock_mhz = 0;                    // of this run, as measured (core_clock.h on a CPU); 0: not known
   double memory_clock_mhz = 0;                  // 0: not known
   std::int64_t num_threads = 0;                 // CPU threads of the engine; 0: not told
   std::int64_t batch_sequences = 0;
