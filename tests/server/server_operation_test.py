@@ -1,6 +1,7 @@
 """Operation: keys, limits, cancelled and slow and odd clients, overload, drain, health, metrics, logs."""
 import concurrent.futures
 import json
+import pathlib
 import re
 import shutil
 import signal
@@ -662,6 +663,20 @@ class OverloadTest(unittest.TestCase):
             self.assertIn("step", health.json["reason"])
             self.assertEqual(server.post(CHAT, say("x")).status, 503)
             s.close()
+
+    def test_sampling_defaults(self):
+        """The request, then the flag, then generation_config.json."""
+        with tempfile.TemporaryDirectory() as scratch:
+            for file in pathlib.Path("models/mini-v4").iterdir():
+                if file.name != "generation_config.json":
+                    (pathlib.Path(scratch) / file.name).symlink_to(file.resolve())
+            (pathlib.Path(scratch) / "generation_config.json").write_text('{"temperature": 0.25, "top_p": 0.5}')
+            for flags, expected in (((), (0.25, 0.5)), (("--temperature", "0.75"), (0.75, 0.5)), (("--temperature", "0.75", "--top-p", "1"), (0.75, 1.0))):
+                with Server(program_path(), *flags, model=scratch) as server:
+                    told = server.post("/v1/responses", {"input": "Say ⟦t</think>x⟧", "max_output_tokens": 3}).json
+                    self.assertEqual((told["temperature"], told["top_p"]), expected)
+                    told = server.post("/v1/responses", {"input": "Say ⟦t</think>x⟧", "max_output_tokens": 3, "temperature": 0.5, "top_p": 0.125}).json
+                    self.assertEqual((told["temperature"], told["top_p"]), (0.5, 0.125))
 
     def test_bad_starts(self):
         for flags, message in ((["--model", "/nowhere"], "/nowhere"), (["--host", "203.0.113.7"], "203.0.113.7")):
