@@ -200,6 +200,7 @@ void add_grammar(ServedModel& served, std::int32_t vocab_size) {
 Result<SchedulerLogSink> open_scheduler_log(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "wb");
   if (file == nullptr) return invalid_argument("--scheduler-log " + path + ": " + std::strerror(errno));
+  std::setvbuf(file, nullptr, _IOLBF, std::size_t{1} << 16);  // whole lines, also of a server that is killed
   const std::shared_ptr<std::FILE> owner(file, [](std::FILE* f) { std::fclose(f); });
   log_warning(path + " will hold the token ids of all prompts and answers");
   return SchedulerLogSink([owner](std::string_view line) { std::fwrite(line.data(), 1, line.size(), owner.get()); });
