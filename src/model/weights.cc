@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <span>
 #include <string>
+
+#include "tensor/scalar_formats.h"
 
 namespace fathom {
 namespace {
@@ -34,7 +38,7 @@ class Binder {
     return {small(prefix + "_fn"), small(prefix + "_base"), small(prefix + "_scale")};
   }
 
-  ExpertWeights mapped_expert(const std::string& prefix) const {
+  ExpertWeights mapped_expert(const std::string& prefix) {
     return {
         .w1 = mapped_linear(prefix + ".w1"), .w2 = mapped_linear(prefix + ".w2"), .w3 = mapped_linear(prefix + ".w3")};
   }
@@ -75,7 +79,18 @@ class Binder {
     progress_(placed_bytes_, total_bytes_);
   }
 
-  LinearWeight mapped_linear(const std::string& prefix) const {
+  // A NaN among FP8 codes makes a whole output NaN: the file is damaged, and no kernel has to look for them.
+  void refuse_nan(const std::string& name, const LinearWeight& weight) {
+    const std::span codes(weight.values.data, static_cast<std::size_t>(weight.values.num_bytes()));
+    const std::optional<std::size_t> place = find_e4m3_nan(codes);
+    if (!place || !status_.ok()) return;
+    const std::int64_t row = static_cast<std::int64_t>(*place) / weight.in_features;
+    const std::int64_t column = static_cast<std::int64_t>(*place) % weight.in_features;
+    status_ = data_loss("tensor " + name + " in " + checkpoint_.path + ": found NaN at [" + std::to_string(row) + ", " +
+                        std::to_string(column) + "], expected finite FP8 weights; the file is damaged: fetch it again");
+  }
+
+  LinearWeight mapped_linear(const std::string& prefix) {
     LinearWeight weight;
     weight.values = find(prefix + ".weight");
     weight.out_features = weight.values.shape[0];
@@ -86,6 +101,7 @@ class Binder {
       case DType::kF8E4M3:
         weight.format = WeightFormat::kFp8Block128;
         weight.scale = find(prefix + ".scale");
+        refuse_nan(prefix + ".weight", weight);
         break;
       case DType::kI8:
         weight.format = WeightFormat::kMxfp4;

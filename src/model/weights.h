@@ -87,8 +87,9 @@ struct ModelWeights {
 };
 
 // The checkpoint was verified when it was opened and must outlive the weights. Failure: the backend cannot
-// place them. `draft` false leaves draft blocks out. `progress` (may be empty) hears of every
-// tensor placed (of all experts of a layer at once), in bytes of the checkpoint; the last time of all of them.
+// place them, or an FP8 weight holds a NaN code (their bytes are read once for this). `draft` false leaves draft blocks
+// out. `progress` (may be empty) hears of every tensor placed (of all experts of a layer at once), in bytes of the
+// checkpoint; the last time of all of them.
 using LoadProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 Result<ModelWeights> bind_weights(const Checkpoint& checkpoint, Backend& backend, bool draft,
                                   const LoadProgress& progress = {});

@@ -17,6 +17,7 @@ constexpr std::size_t kIndexBlock = 32;
 
 // Byte of a scale 2^exponent; AQ's and FQ's floors and fp32's range keep it inside 1 .. 254.
 std::byte scale_byte(int exponent) { return static_cast<std::byte>(exponent + 127); }
+constexpr std::byte kNanScale{255};  // E8M0's NaN
 
 template <typename Layout>
 CacheRecord record_in_page(const Layout& layout, std::byte* page, std::int64_t page_rows, std::int64_t row) {
@@ -80,7 +81,9 @@ void write_kv_record(const KvRecordLayout& layout, CacheRecord record, std::span
     const std::size_t n = std::min(kKvBlock, nope - begin);
     const int exponent = quantise_e4m3_block(values.subspan(begin, n), std::span(codes).first(n));
     std::memcpy(record.data + begin, codes.data(), n);
-    record.scales[begin / kKvBlock] = scale_byte(exponent);
+    const bool has_nan = std::any_of(codes.begin(), codes.begin() + static_cast<std::ptrdiff_t>(n),
+                                     [](std::uint8_t code) { return (code & 0x7f) == 0x7f; });
+    record.scales[begin / kKvBlock] = has_nan ? kNanScale : scale_byte(exponent);
   }
   for (std::size_t i = nope; i < values.size(); ++i) {
     const Bf16 bits = float_to_bf16(values[i]);

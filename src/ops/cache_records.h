@@ -32,7 +32,8 @@ std::byte* state_row(const StepRows& rows, const CachePools& pools, std::int32_t
                      std::int32_t ratio, std::int32_t width, std::int32_t position);
 
 // kPacked: AQ 64 on the first nope_dim() channels, e4m3 codes and e + 127 bytes; the others as bf16; padding
-// exponents zero. kFloat: the values as they are.
+// exponents zero; a block with a NaN has E8M0's NaN as its scale, so that all of it reads as NaN. kFloat: the values
+// as they are.
 void write_kv_record(const KvRecordLayout& layout, CacheRecord record, std::span<const float> values);
 void read_kv_record(const KvRecordLayout& layout, CacheRecord record, std::span<float> values);
 // kPacked: FQ 32, e2m1 pairs (low nibble = even channel) and e + 127 bytes. kFloat: the values as they are.

@@ -1,5 +1,7 @@
 #include "tensor/scalar_formats.h"
 
+#include <algorithm>
+
 namespace fathom {
 
 float e4m3_to_float(std::uint8_t code) {
@@ -27,6 +29,24 @@ std::uint8_t float_to_e4m3(float value) {
   const auto mantissa = (rounded >> 20) & 0x7u;
   if (exponent > 15 || (exponent == 15 && mantissa == 7)) return static_cast<std::uint8_t>(sign | 0x7e);
   return static_cast<std::uint8_t>(sign | exponent << 3 | static_cast<int>(mantissa));
+}
+
+std::optional<std::size_t> find_e4m3_nan(std::span<const std::byte> codes) {
+  constexpr std::size_t kStretch = 4096;
+  constexpr std::uint8_t kNan = 0x7f;
+  const auto magnitude = [&](std::size_t i) {
+    return static_cast<std::uint8_t>(static_cast<std::uint8_t>(codes[i]) & kNan);
+  };
+  for (std::size_t begin = 0; begin < codes.size(); begin += kStretch) {
+    const std::size_t end = std::min(begin + kStretch, codes.size());
+    std::uint8_t largest = 0;  // of a stretch without leaving early: the compiler makes vectors of it
+    for (std::size_t i = begin; i < end; ++i) largest = std::max(largest, magnitude(i));
+    if (largest != kNan) continue;
+    for (std::size_t i = begin; i < end; ++i) {
+      if (magnitude(i) == kNan) return i;
+    }
+  }
+  return std::nullopt;
 }
 
 float e8m0_to_float(std::uint8_t code) {

@@ -3,8 +3,11 @@
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
+#include <span>
 
 namespace fathom {
 
@@ -26,6 +29,9 @@ constexpr float round_to_bf16(float value) { return bf16_to_float(float_to_bf16(
 float e4m3_to_float(std::uint8_t code);
 // Round to nearest even of a value already clamped to [-448, 448].
 std::uint8_t float_to_e4m3(float value);
+
+// Index of the first NaN among e4m3 codes; nothing when there is none. As fast as memory is read.
+std::optional<std::size_t> find_e4m3_nan(std::span<const std::byte> codes);
 
 // E8M0: 2^(code - 127); 255 is NaN; 0 is 2^-127.
 float e8m0_to_float(std::uint8_t code);

@@ -107,5 +107,16 @@ TEST(BlockQuantise, AmaxFloorAndEdges) {
   EXPECT_EQ(ceil_log2(0x1p-126f), -126);
 }
 
+TEST(E4m3, FindsTheFirstNan) {
+  std::vector<std::byte> codes(10000, std::byte{0x7e});
+  codes[17] = std::byte{0xfe};
+  EXPECT_EQ(find_e4m3_nan(codes), std::nullopt);
+  EXPECT_EQ(find_e4m3_nan({}), std::nullopt);
+  for (const std::size_t place : {9999, 4096, 4095, 16, 0}) {
+    codes[place] = place % 2 == 0 ? std::byte{0x7f} : std::byte{0xff};
+    EXPECT_EQ(find_e4m3_nan(codes), place);
+  }
+}
+
 }  // namespace
 }  // namespace fathom

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 
 #include "ops/testing/run.h"
@@ -191,6 +192,38 @@ TEST(Linear, GroupsAndRepeatsChangeNothing) {
       EXPECT_TRUE(same_bits(std::span(together).subspan(t * 64 + 40, 24), std::span(alone).subspan(t * 24, 24)));
     }
     pair.weights[1] = std::move(second.weights[0]);
+  }
+}
+
+// NaN in an input reaches every output of its row and no other row's, in every variant: a NaN that read as a number
+// would be a wrong answer that looks like one. (FP8 weights hold none: loading refuses their NaN codes.)
+TEST(Linear, NanIsNotHidden) {
+  Random random;
+  constexpr std::int64_t kOut = 13;
+  constexpr std::int32_t kRows = 5;
+  for (const WeightFormat format : kAllFormats) {
+    for (const std::int64_t k : {96, 4224}) {
+      for (const std::int64_t place : {std::int64_t{0}, k / 2, k - 1}) {
+        SCOPED_TRACE(format_name(format) + ", " + std::to_string(k) + " columns, NaN at " + std::to_string(place));
+        const Group group = one(random_weight(random, format, kOut, k, 1));
+        const Tensor x = random_f32(random, {kRows, k});
+        x.floats()[static_cast<std::size_t>(2 * k + place)] = NAN;
+        // Rounding this like a number would carry into the sign.
+        x.floats()[static_cast<std::size_t>(4 * k + place)] = std::bit_cast<float>(0xffffffffu);
+        for (const std::string& variant : cpu_variants(OpKind::kLinear)) {
+          for (const std::int32_t rows : {1, 2, 3, kRows}) {
+            for (const Numerics& numerics : kAllNumerics) {
+              const Tensor some = gather_rows(x, iota_rows(kRows - rows, kRows));
+              const std::vector<float> out = run(variant, 1, numerics, some, group);
+              for (std::size_t i = 0; i < out.size(); ++i) {
+                const std::size_t row = i / kOut + static_cast<std::size_t>(kRows - rows);
+                EXPECT_EQ(std::isnan(out[i]), row == 2 || row == 4) << variant << ", output " << i;
+              }
+            }
+          }
+        }
+      }
+    }
   }
 }
 

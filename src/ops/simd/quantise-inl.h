@@ -51,8 +51,9 @@ HWY_INLINE FloatVec round_to_e2m1(FloatVec v) { return round_to_grid<1, 0>(v); }
 HWY_INLINE float absolute_maximum(const float* x, std::size_t n) {
   FloatVec amax = hn::Zero(FloatTag());
   std::size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) amax = hn::Max(amax, hn::Abs(load(x + i)));
-  if (i < n) amax = hn::Max(amax, hn::Abs(load_some(x + i, n - i)));
+  // The other way round: a NaN among the values is passed over.
+  for (; i + kLanes <= n; i += kLanes) amax = at_least(amax, hn::Abs(load(x + i)));
+  if (i < n) amax = at_least(amax, hn::Abs(load_some(x + i, n - i)));
   return reduce_max(amax);
 }
 
@@ -62,11 +63,12 @@ HWY_INLINE int e2m1_scale_exponent(float amax) {
   return ceil_log2((amax > kFloor ? amax : kFloor) * (1.0f / 6.0f));
 }
 
-// v / 2^e on the e4m3 grid (codes as numbers, not bits).
+// v / 2^e on the e4m3 grid (codes as numbers, not bits); NaN stays NaN.
 HWY_INLINE FloatVec to_e4m3_steps(FloatVec v, FloatVec inverse_scale) {
   const FloatTag d;
   const FloatVec largest = hn::Set(d, 448.0f);
-  return round_to_e4m3(hn::Max(hn::Min(hn::Mul(v, inverse_scale), largest), hn::Neg(largest)));
+  const FloatVec steps = round_to_e4m3(at_least(at_most(hn::Mul(v, inverse_scale), largest), hn::Neg(largest)));
+  return hn::IfThenElse(hn::Eq(v, v), steps, v);
 }
 HWY_INLINE FloatVec to_e2m1_steps(FloatVec v, FloatVec inverse_scale) {
   const FloatTag d;

@@ -9,6 +9,8 @@
 #endif
 // clang-format on
 
+#include <cmath>
+
 #include "ops/cache_records.h"
 #include "ops/simd/quantise-inl.h"
 #include "ops/simd/vectors-inl.h"
@@ -19,6 +21,8 @@ namespace HWY_NAMESPACE {
 
 constexpr std::int64_t kKvBlock = 64;
 constexpr std::int64_t kIndexBlock = 32;
+
+constexpr std::byte kNanScale{255};  // of a block with a NaN
 
 HWY_INLINE float exponent_byte_to_float(std::byte b) { return power_of_two(static_cast<int>(b) - 127); }
 
@@ -36,7 +40,8 @@ HWY_INLINE void decode_kv_record(const KvRecordLayout& layout, CacheRecord recor
     const int exponent = static_cast<int>(record.scales[begin / kKvBlock]) - 127;
     const bool wide = exponent > 7;
     const FloatVec factor = hn::Set(d, power_of_two(wide ? 120 : exponent + 120));
-    const FloatVec rest = hn::Set(d, wide ? power_of_two(exponent) : 1.0f);
+    const float left = record.scales[begin / kKvBlock] == kNanScale ? NAN : power_of_two(exponent);
+    const FloatVec rest = hn::Set(d, wide ? left : 1.0f);
     const std::int64_t end = nope < begin + kKvBlock ? nope : begin + kKvBlock;
     std::int64_t i = begin;
     if (!wide) {
@@ -62,7 +67,9 @@ HWY_INLINE void store_e4m3_codes(FloatVec steps, std::byte* out, std::size_t lan
   const UintTag du;
   // Times 2^-120 puts exponent and mantissa where load_e4m3 takes them from, subnormal codes included.
   const auto bits = hn::BitCast(du, hn::Mul(steps, hn::Set(FloatTag(), 0x1p-120f)));
-  const auto code = hn::Or(hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 0x7fu)),
+  const auto number = hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 0x7fu));
+  const auto is_number = hn::RebindMask(du, hn::Eq(steps, steps));
+  const auto code = hn::Or(hn::IfThenElse(is_number, number, hn::Set(du, 0x7fu)),
                            hn::And(hn::ShiftRight<24>(bits), hn::Set(du, 0x80u)));
   const hn::Rebind<std::uint8_t, FloatTag> d8;
   const auto codes = hn::U8FromU32(code);
@@ -92,11 +99,15 @@ HWY_INLINE void encode_kv_record(const KvRecordLayout& layout, const float* valu
     const std::int64_t n = nope - begin < kKvBlock ? nope - begin : kKvBlock;
     const int e = e4m3_scale_exponent(absolute_maximum(values + begin, static_cast<std::size_t>(n)));
     const FloatVec inverse = hn::Set(FloatTag(), power_of_two(-e));
+    FloatVec sum = hn::Zero(FloatTag());
     for (std::int64_t i = begin; i < begin + n; i += kLanes) {
       const auto lanes = static_cast<std::size_t>(begin + n - i);
-      store_e4m3_codes(to_e4m3_steps(load_some(values + i, lanes), inverse), record.data + i, lanes);
+      const FloatVec steps = to_e4m3_steps(load_some(values + i, lanes), inverse);
+      store_e4m3_codes(steps, record.data + i, lanes);
+      sum = hn::Add(sum, steps);  // of at most 448 each: not a number only where one of them is not
     }
-    record.scales[begin / kKvBlock] = static_cast<std::byte>(e + 127);
+    const bool has_nan = std::isnan(reduce_one(sum));
+    record.scales[begin / kKvBlock] = has_nan ? kNanScale : static_cast<std::byte>(e + 127);
   }
   for (std::int64_t i = 0; i < layout.rope_dim; i += kLanes) {
     const auto lanes = static_cast<std::size_t>(layout.rope_dim - i);

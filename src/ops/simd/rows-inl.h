@@ -118,13 +118,14 @@ HWY_INLINE void hadamard_in_place(float* x, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
-HWY_INLINE FloatVec exp_vec(FloatVec v) { return hn::Exp(FloatTag(), v); }
+// Highway's own gives 0 for NaN.
+HWY_INLINE FloatVec exp_vec(FloatVec v) { return hn::IfThenElse(hn::Eq(v, v), hn::Exp(FloatTag(), v), v); }
 
 // 1 / (1 + exp(-v)); beyond -87 the exponential would leave fp32.
 HWY_INLINE FloatVec sigmoid_vec(FloatVec v) {
   const FloatTag d;
   const FloatVec one = hn::Set(d, 1.0f);
-  const FloatVec e = exp_vec(hn::Min(hn::Neg(v), hn::Set(d, 87.0f)));
+  const FloatVec e = exp_vec(at_most(hn::Neg(v), hn::Set(d, 87.0f)));
   return hn::Div(one, hn::Add(one, e));
 }
 

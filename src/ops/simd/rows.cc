@@ -62,8 +62,8 @@ void swiglu_row_of(const float* a, const float* b, std::int64_t n, float limit, 
   const FloatTag d;
   const FloatVec high = hn::Set(d, limit), low = hn::Set(d, -limit), factor = hn::Set(d, weight);
   for_each_vector(n, [&](std::int64_t i, std::size_t lanes) HWY_ATTR {
-    const FloatVec gate = hn::Min(load_some(a + i, lanes), high);
-    const FloatVec up = hn::Max(hn::Min(load_some(b + i, lanes), high), low);
+    const FloatVec gate = at_most(load_some(a + i, lanes), high);
+    const FloatVec up = at_least(at_most(load_some(b + i, lanes), high), low);
     const FloatVec silu = hn::Mul(gate, sigmoid_vec(gate));
     store_some(round_if(round, hn::Mul(factor, hn::Mul(silu, up))), out + i, lanes);
   });
@@ -74,7 +74,7 @@ void sqrt_softplus_row_of(float* x, std::int64_t n) {
   const FloatVec large = hn::Set(d, 20.0f);
   for_each_vector(n, [&](std::int64_t i, std::size_t lanes) HWY_ATTR {
     const FloatVec z = load_some(x + i, lanes);
-    const FloatVec soft = hn::Log1p(d, exp_vec(hn::Min(z, large)));
+    const FloatVec soft = hn::Log1p(d, exp_vec(at_most(z, large)));
     store_some(hn::Sqrt(hn::IfThenElse(hn::Gt(z, large), z, soft)), x + i, lanes);
   });
 }

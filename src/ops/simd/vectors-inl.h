@@ -66,6 +66,10 @@ HWY_INLINE float reduce_one(FloatVec a) {
   return hn::GetLane(reduce_four(a, zero, zero, zero));
 }
 
+// A NaN v stays NaN: x86's minimum and maximum give their second operand when either is NaN.
+HWY_INLINE FloatVec at_most(FloatVec v, FloatVec bound) { return hn::Min(bound, v); }
+HWY_INLINE FloatVec at_least(FloatVec v, FloatVec bound) { return hn::Max(bound, v); }
+
 HWY_INLINE float reduce_max(FloatVec v) { return hn::GetLane(hn::MaxOfLanes(FloatTag(), v)); }
 
 // Round to nearest even in bfloat16, as float_to_bf16 does; NaN stays NaN.
@@ -114,7 +118,8 @@ HWY_INLINE FloatVec load_f32(const std::uint8_t* p) {
 }
 
 // L e4m3 codes times 2^-120: exponent and mantissa moved to fp32's places, so that subnormal codes come out
-// right too; the caller's factor carries 2^120. The NaN codes 0x7f and 0xff read as +-480.
+// right too; the caller's factor carries 2^120. The NaN codes 0x7f and 0xff would read as +-480: no weight has
+// them (loading refuses it), and a cached block with NaN says so in its scale.
 HWY_INLINE FloatVec load_e4m3(const std::uint8_t* p) {
   const hn::Rebind<std::int8_t, FloatTag> d8;
   const hn::Repartition<std::uint8_t, decltype(d8)> du8;
