@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FATHOM = sys.argv[1]
+FATHOM = os.path.abspath(sys.argv[1])
 MINI = ROOT / "models/mini-v4"
 
 
@@ -24,7 +24,7 @@ def cpu_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
-def fathom(*arguments, limit_file_bytes=None):
+def fathom(*arguments, limit_file_bytes=None, cwd=None):
     def limit():
         if limit_file_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit_file_bytes, limit_file_bytes))
@@ -34,7 +34,8 @@ def fathom(*arguments, limit_file_bytes=None):
     if limit_file_bytes is not None:
         command = ["env", "--ignore-signal=XFSZ", *command]
     before = cpu_seconds()
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False,
+                          cwd=cwd, stdin=subprocess.DEVNULL)
     return done.returncode, done.stdout, done.stderr, cpu_seconds() - before
 
 
@@ -58,6 +59,8 @@ def verify(path):
 def test_verify(scratch):
     code, text = verify(MINI)
     check(code == 0 and "right, 921 tensors" in text, text)
+    ids, unwritten = scratch / "ids.json", scratch / "never written"
+    ids.write_text("[[1, 2]]")
     broken = scratch / "a broken copy é"
     shutil.copytree(MINI, broken)
     shard = broken / "model-00001-of-00002.safetensors"
@@ -70,12 +73,73 @@ def test_verify(scratch):
     shard.unlink()
     code, text = verify(broken)
     check(code == 1 and f"error: missing-shard: {shard.name}: found nothing" in text, text)
+    # What is no model at all: the path as given, and what was expected, in every program that takes one.
+    (scratch / "empty").mkdir()
+    (scratch / "notes.txt").write_text("no model")
+    (scratch / "bare").mkdir()
+    shutil.copy(MINI / "model-00001-of-00002.safetensors", scratch / "bare/alone.safetensors")
+    os.mkfifo(scratch / "pipe")
+    for path, expected in ((scratch / "nowhere", "No such file or directory; expected a directory with config.json"),
+                           (scratch / "empty", "found no .safetensors file, expected model.safetensors.index.json"),
+                           (scratch / "notes.txt", "found a file of another name, expected a model directory or"),
+                           (scratch / "pipe", "found a pipe, expected a model directory or"),
+                           ("/dev/null", "found a device, expected a model directory or"),
+                           (MINI / "config.json", "found a file of another name, expected a model directory or"),
+                           (scratch / "bare", "found no config.json, expected it as"),
+                           (scratch / "bare/alone.safetensors", "found no config.json, expected it as")):
+        code, text = verify(path)
+        first = text.splitlines()[0]
+        check(code == 1 and first.startswith("error: ") and str(path) in first and expected in first, text)
+        for command in (["inspect"], ["generate", "--prompt", "x"], ["selfcheck"], ["logits", "--ids", ids, "--out", unwritten],
+                        ["convert", "--to", "nvfp4", "--out", unwritten], ["serve", "--port", "0"]):
+            code, text, error, _ = fathom(*command, "--model", path)
+            # The server may find first that the tokenizer is missing.
+            named = str(path) in error and expected in error
+            check(code == 1 and (named or (command[0] == "serve" and "tokenizer.json" in error)), command, code, error)
+            check(error.count("\n") == 1, "one line", command, error)
+            check(not unwritten.exists(), "something half-done stays", command)
+    # In the model's directory itself the message still says which model.
+    code, text, error, _ = fathom("verify", "--model", "alone.safetensors", cwd=scratch / "bare")
+    check(code == 1 and "model alone.safetensors: found no config.json" in text, text)
+
+
+def test_verify_tokenizer(scratch):
+    copy = scratch / "copy"
+    shutil.copytree(MINI, copy)
+    tokenizer = copy / "tokenizer.json"
+    original = tokenizer.read_text()
+    tokenizer.unlink()
+    code, text = verify(copy)
+    check(code == 0 and "warning: tokenizer: tokenizer.json: found nothing, expected the model's tokenizer" in text, text)
+    config = json.loads((copy / "config.json").read_text())
+    for content, key, value, expected in (
+            (original[:5000], None, None, "tokenizer.json"), ("{}", None, None, "pre_tokenizer"),
+            ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", None, None, "git lfs pull"),
+            (original, "vocab_size", 129280, "found 4096 ids, expected 129280"),
+            (original, "eos_token_id", 4, "found EOS id 1, expected 4"),
+            (original, "bos_token_id", 4, "found BOS id 0, expected 4")):
+        tokenizer.write_text(content)
+        (copy / "config.json").write_text(json.dumps({**config, key: value} if key else config))
+        code, text = verify(copy)
+        check(code == 1 and text.startswith("error: tokenizer: ") and expected in text, expected, text)
+    tokenizer.write_text(original)
+    (copy / "config.json").write_text(json.dumps(config))
+    check(verify(copy)[0] == 0, "the right one")
+    # A symbolic link to nothing, and a directory.
+    for put in (lambda: tokenizer.symlink_to(copy / "gone"), tokenizer.mkdir):
+        tokenizer.unlink()
+        put()
+        code, text = verify(copy)
+        check(code == 1 and "error: tokenizer: " in text and "tokenizer.json" in text, text)
+
+
+def test_broken_config(scratch):
+    broken = scratch / "copy"
+    shutil.copytree(MINI, broken)
     config = broken / "config.json"
     config.write_text(config.read_text().replace('"compress_ratios"', '"ratios"'))
     code, text = verify(broken)
     check(code == 1 and 'key "compress_ratios": found nothing' in text, text)
-    code, text = verify(scratch / "nowhere")
-    check(code == 1 and "cannot open model" in text, text)
     code, _, error, _ = fathom("inspect", "--model", broken)
     check(code == 1 and error.startswith("fathom inspect: ") and error.count("\n") == 1, error)
 
@@ -156,7 +220,7 @@ def test_nvfp4_twin_answers_alike(scratch):
     check(logits[0] == logits[1], "the same values give the same logits, bit for bit")
 
 
-for test in (test_verify, test_inspect, test_synth_and_convert, test_nvfp4_twin_answers_alike):
+for test in (test_verify, test_verify_tokenizer, test_broken_config, test_inspect, test_synth_and_convert, test_nvfp4_twin_answers_alike):
     with tempfile.TemporaryDirectory() as directory:
         test(pathlib.Path(directory))
     print(f"{test.__name__}: ok")

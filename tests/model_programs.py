@@ -5,6 +5,7 @@
 """
 import json
 import pathlib
+import re
 import pty
 import os
 import shutil
@@ -123,6 +124,55 @@ def test_chat():
     check(process.wait(timeout=60) == 0, "exit code after Ctrl-C")
 
 
+def on_terminal(*arguments, env):
+    """The program with a terminal as standard error: exit code, standard output, what the terminal got."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen([FATHOM, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=slave, cwd=ROOT, env=env)
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            part = os.read(master, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    out = process.stdout.read()
+    os.close(master)
+    return process.wait(timeout=60), out.decode(), shown.decode()
+
+
+def test_progress(scratch):
+    ids = scratch / "ids.json"
+    ids.write_text(json.dumps([[0] + [i % 4000 for i in range(1500)]]))
+    prompt = "one two three four five six seven eight nine ten " * 120
+    at_once = {**os.environ, "FATHOM_PROGRESS_AFTER_MS": "0"}
+    for arguments, bars in (
+            (["generate", "--temperature", "0", "--thinking", "off", "--max-tokens", "2", "--prompt", prompt],
+             ["loading", "reading the prompt"]),
+            (["logits", "--ids", ids, "--positions", "all", "--out", scratch / "out.safetensors"],
+             ["loading", "computing"])):
+        code, out, shown = on_terminal(*arguments, env=at_once)
+        check(code == 0, shown)
+        for label in bars:
+            bar = re.compile("\r" + label + r" \[(#*) *\] +(\d+) %")
+            steps = [(len(filled), int(percent)) for filled, percent in bar.findall(shown)]
+            check(len(steps) >= 3 and steps == sorted(steps) and steps[-1] == (32, 100), label, steps, shown)
+        check(shown.endswith("\r\033[K"), "the last bar is erased", shown[-80:])
+        # Bars hold nothing that stays: what is left after each erasure is empty.
+        check(shown.count("\033[K") == len(bars) and "\n" not in shown, shown)
+        # Piped: not a byte of them, the same answer.
+        piped = subprocess.run([FATHOM, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, env=at_once,
+                               check=False)
+        check((piped.returncode, piped.stdout, piped.stderr) == (0, out, ""), piped)
+    # Quick work shows no bar on a terminal either.
+    late = {**os.environ, "FATHOM_PROGRESS_AFTER_MS": "600000"}
+    code, out, shown = on_terminal("generate", "--temperature", "0", "--thinking", "off", "--prompt", "17*23?", env=late)
+    check((code, out, shown) == (0, "391\n", ""), out, shown)
+
+
 def test_logits(scratch):
     ids = scratch / "ids.json"
     ids.write_text(json.dumps([[0, 4067, 300, 4068, 4080], [5]]))
@@ -173,8 +223,31 @@ def test_bad_input(scratch):
     check(not list(scratch.glob("never*")), "nothing half-done is left", list(scratch.glob("never*")))
     refuse(["generate", "--prompt", "x", "--temperature", "nan"], "--temperature", "nan")
     refuse(["generate", "--prompt", "x", "--top-k", "-2"], "--top-k", "-2")
-    refuse(["generate", "--prompt", "x", "--max-tokens", "-5"], "found -5, expected 1 or more")
-    refuse(["generate", "--prompt", "x", "--seed", "abc"], "--seed", "abc")
+    refuse(["generate", "--prompt", "x", "--max-tokens", "-5"], "found -5, expected a whole number from 1")
+    whole64 = "expected a whole number from 0 to 18446744073709551615"
+    for value in ("-1", "18446744073709551616", "abc", "1.5", "", " 5", "0x10", "010"):
+        refuse(["generate", "--prompt", "x", "--seed", value], "--seed: found " + (value or "an empty text"), whole64)
+        refuse(["bench", "serve", "--seed", value], "--seed: found ", whole64)
+        refuse(["synth", "--config", "mini", "--out", empty, "--seed", value], "--seed: found ", whole64)
+    check(generate("--prompt", "17*23?", "--seed", "18446744073709551615", "--max-tokens", "9")[1] == "391\n",
+          "the largest seed")
+    for flag, least in (("--max-tokens", 1), ("--max-context", 1), ("--threads", 1), ("--top-k", -1)):
+        for value in (str(least - 1), "1.5", "1e3", "x", "99999999999999999999"):
+            refuse(["generate", "--prompt", "x", flag, value], f"{flag}: found {value}, expected a whole number from {least}")
+    for flag, value in (("--temperature", "1e50"), ("--temperature", ""), ("--min-p", "2"), ("--top-p", "x")):
+        refuse(["generate", "--prompt", "x", flag, value], f"{flag}: found {value or 'an empty text'}, expected a number")
+    for flag, value in (("--port", "65536"), ("--port", "-1"), ("--key-max-concurrent", "-1"), ("--top-k", "-2"),
+                        ("--scripted-step-us", "-5"), ("--temperature", "-1"), ("--top-p", "0"), ("--min-p", "nan"),
+                        ("--max-queued", "99999999999"), ("--max-body", "-1"), ("--max-body", "0"), ("--drain", "-1"),
+                        ("--cache-memory", "5XB"), ("--cache-memory", "99999999999G"), ("--drafts", "9")):
+        refuse(["serve", "--scripted", flag, value], f"serve: {flag}: found {value}, expected")
+    for flag in ("--layers", "--experts"):
+        refuse(["synth", "--config", "mini", "--out", empty, flag, "3000000000"], f"{flag}: found 3000000000", "2147483647")
+    for value in ("-1", "abc", "", "1.5G", "8EX"):
+        refuse(["inspect", "--model", MINI, "--memory", value], "--memory: found " + (value or "an empty text"), "16MB")
+    for command in (["generate", "--prompt", "x"], ["inspect"], ["verify"], ["logits", "--ids", bad, "--out", empty],
+                    ["chat"], ["serve"], ["selfcheck"], ["bench", "decode"], ["convert", "--to", "nvfp4", "--out", empty]):
+        refuse([*command, "--model", ""], "--model: found an empty text, expected a path")
     refuse(["genrate"], "genrate", "generate")
     refuse(["generate", "--prompt", "x", "--model", bad], str(bad), "found a file", "model directory")
     # A rename over one of these would replace the node itself, not write to it.
@@ -224,7 +297,20 @@ def test_bad_models(scratch):
     wrong = scratch / "wrong_tokenizer"
     shutil.copytree(tiny, wrong)
     shutil.copy(MINI / "tokenizer.json", wrong)
-    refuse(["generate", "--prompt", "x", "--model", wrong], "tokenizer", "384")
+    refuse(["generate", "--prompt", "x", "--model", wrong], str(wrong), "tokenizer", "found 4096 ids", "expected 384")
+    special = damaged("special_ids", lambda p: edit_config(p, "eos_token_id", 7))
+    refuse(["generate", "--prompt", "x", "--model", special], "tokenizer", "found EOS id 1", "expected 7")
+
+    # A NaN code among FP8 weights: named with its place, and never an answer made of garbage.
+    def plant_nan(path):
+        data = bytearray((path / shard).read_bytes())
+        (length,) = struct.unpack("<Q", data[:8])
+        tensor = json.loads(data[8:8 + length])["layers.0.attn.wq_a.weight"]
+        data[8 + length + tensor["data_offsets"][0] + tensor["shape"][1] + 3] = 0xFF
+        (path / shard).write_bytes(data)
+
+    refuse(["generate", "--prompt", "x", "--model", damaged("nan", plant_nan)], "layers.0.attn.wq_a.weight",
+           "found NaN at [1, 3]")
 
 
 def main():
@@ -232,6 +318,7 @@ def main():
         scratch = pathlib.Path(name)
         test_answers(scratch)
         test_chat()
+        test_progress(scratch)
         test_logits(scratch)
         test_bad_input(scratch)
         test_bad_models(scratch)

@@ -22,6 +22,7 @@
 #include "engine/scheduler_log.h"
 #include "engine/scripted_executor.h"
 #include "model/release_of_checkpoint.h"
+#include "model/tokenizer_of_checkpoint.h"
 #include "opened_model.h"
 #include "profile/machine.h"
 #include "server/grammar_constraint.h"
@@ -208,17 +209,19 @@ Result<SchedulerLogSink> open_scheduler_log(const std::string& path) {
 
 Result<std::shared_ptr<ServedModel>> load(const ServeOptions& options, const std::string& path, Server& server) {
   server.set_loading(0.0, "reading the tokenizer");
-  FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, open_tokenizer(path));
+  // Headers only; what is no model at all says so before its tokenizer is looked for.
+  Release of_tensors = Release::kPreview;
+  if (!options.scripted || options.release.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(of_tensors, release_of_checkpoint(path));
+  }
+  const std::string directory = model_directory(path);
+  FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, open_tokenizer(directory));
   auto served = std::make_shared<ServedModel>();
   served->tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
   served->root = path;
   served->run.model = std::filesystem::path(path + "/").parent_path().filename().string();
-  served->generation_config = read_generation_config(path);
-  if (options.release.empty()) {
-    FATHOM_ASSIGN_OR_RETURN(served->release, release_of_checkpoint(path));
-  } else {
-    served->release = release_from_name(options.release).value_or(Release::k0731);
-  }
+  served->generation_config = read_generation_config(directory);
+  served->release = options.release.empty() ? of_tensors : release_from_name(options.release).value_or(Release::k0731);
   server.set_loading(kTokenizerShare, "verifying and mapping the checkpoint");
   FATHOM_ASSIGN_OR_RETURN(const DraftChoice drafts, parse_drafts("--drafts", options.drafts));
   std::unique_ptr<Executor> executor;

@@ -1,10 +1,12 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/units.h"
 #include "checkpoint/verify.h"
 #include "commands.h"
+#include "model/tokenizer_of_checkpoint.h"
 
 namespace fathom::app {
 namespace {
@@ -49,10 +51,22 @@ void print_text(const VerifyOptions& options, const VerifyReport& report) {
               num_warnings);
 }
 
+// The path is no model at all: one finding says so.
+bool is_unopened(const VerifyReport& report) {
+  return report.findings.size() == 1 && report.findings.front().kind == "open";
+}
+
 }  // namespace
 
 int run_verify(const VerifyOptions& options) {
-  const VerifyReport report = verify_path(options.model);
+  VerifyReport report = verify_path(options.model);
+  if (!is_unopened(report)) {
+    for (Finding& finding : verify_tokenizer(options.model)) {
+      // Errors stand first.
+      const bool first = finding.severity == Severity::kError;
+      report.findings.insert(first ? report.findings.begin() : report.findings.end(), std::move(finding));
+    }
+  }
   if (options.json) {
     print_json(options, report);
   } else {

@@ -21,7 +21,7 @@ namespace fathom::app {
 namespace {
 
 // What a flag takes, checked before CLI11 converts: its own checks let -1 into unsigned fields, cap what overflows
-// and read 010 as 8. A value that passes is rewritten so that the conversion reads the same number.
+// and read 010 as 8.
 std::string found_expected(const std::string& text, const std::string& expected) {
   return "found " + (text.empty() ? "an empty text" : text) + ", expected " + expected;
 }
@@ -37,11 +37,10 @@ CLI::Validator whole_number(std::int64_t least, std::uint64_t most) {
     std::uint64_t value = 0;
     if (least < 0 && text == "-1") return {};
     const auto [rest, error] = std::from_chars(text.data(), end, value);
-    const bool is_whole = error == std::errc() && rest == end;
+    const bool is_whole = error == std::errc() && rest == end && (text.size() == 1 || text[0] != '0');
     if (!is_whole || value > most || (least > 0 && value < static_cast<std::uint64_t>(least))) {
       return found_expected(text, expected);
     }
-    text = std::to_string(value);
     return {};
   };
   return CLI::Validator(check, "WHOLE");

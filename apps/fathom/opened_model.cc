@@ -8,6 +8,7 @@
 
 #include "draft_choice.h"
 #include "model/release_of_checkpoint.h"
+#include "model/tokenizer_of_checkpoint.h"
 #include "progress_bar.h"
 
 namespace fathom::app {
@@ -26,14 +27,7 @@ std::filesystem::path program_directory() {
 
 Result<std::string> find_model(const std::string& given) {
   std::error_code ignored;
-  if (!given.empty()) {
-    const std::filesystem::path path(given);
-    if (std::filesystem::is_regular_file(path, ignored) && path.extension() != ".safetensors") {
-      return invalid_argument("cannot open model " + given +
-                              ": found a file, expected a model directory or one .safetensors file");
-    }
-    return given;
-  }
+  if (!given.empty()) return given;
   if (std::filesystem::exists(kDefaultModel, ignored)) return std::string(kDefaultModel);
   std::filesystem::path directory = program_directory();
   for (int level = 0; level < 3 && !directory.empty(); ++level) {
@@ -85,8 +79,7 @@ Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std
   FATHOM_RETURN_IF_ERROR(check_drafts("--draft", drafts, model));
   opened.release = release_of_catalog(opened.loaded.checkpoint->catalog);
   if (with_tokenizer) {
-    FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, open_tokenizer(path));
-    FATHOM_RETURN_IF_ERROR(tokenizer.check_fits_model(model.config().vocab_size));
+    FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, open_tokenizer_of_model(path, model.config()));
     opened.tokenizer = std::make_unique<const Tokenizer>(std::move(tokenizer));
   }
   SessionOptions session;

@@ -1,4 +1,5 @@
-// One line on standard error that fills up; silent when that is no terminal, or when the work is quick.
+// One line on standard error that fills up; silent when that is no terminal, or when the work is quick: done
+// within 300 ms, or as many as FATHOM_PROGRESS_AFTER_MS says.
 #pragma once
 
 #include <chrono>
@@ -21,7 +22,7 @@ class ProgressBar {
   std::string label_;
   bool is_terminal_;
   bool shown_ = false;
-  std::chrono::steady_clock::time_point begin_;
+  std::chrono::steady_clock::time_point show_after_;
 };
 
 }  // namespace fathom::app

@@ -43,6 +43,17 @@ std::optional<ShardNumber> parse_shard_number(const std::string& file_name) {
   return result;
 }
 
+const char* kind_of(fs::file_type type) {
+  switch (type) {
+    case fs::file_type::regular: return "file of another name";
+    case fs::file_type::character:
+    case fs::file_type::block: return "device";
+    case fs::file_type::fifo: return "pipe";
+    case fs::file_type::socket: return "socket";
+    default: return "special file";
+  }
+}
+
 std::string shard_name(const std::string& stem, int number, int count) {
   char tail[64];
   std::snprintf(tail, sizeof tail, "-%05d-of-%05d.safetensors", number, count);
@@ -61,13 +72,16 @@ class CatalogBuilder {
     const fs::file_status status = fs::status(catalog_.path_, error);
     if (error || !fs::exists(status)) {
       const std::string reason = error ? error.message() : "No such file or directory";
-      const std::string message = "cannot open model " + catalog_.path_ + ": " + reason +
-                                  "; expected a directory with config.json and .safetensors files";
+      const std::string message = "cannot open model " + (catalog_.path_.empty() ? "\"\"" : catalog_.path_) + ": " +
+                                  reason + "; expected a directory with config.json and .safetensors files";
       return error == std::errc::permission_denied ? io_error(message) : not_found(message);
     }
     if (fs::is_directory(status)) {
       catalog_.directory_ = catalog_.path_;
       FATHOM_RETURN_IF_ERROR(open_directory());
+    } else if (!fs::is_regular_file(status) || !catalog_.path_.ends_with(kExtension)) {
+      return invalid_argument("cannot open model " + catalog_.path_ + ": found a " + kind_of(status.type()) +
+                              ", expected a model directory or one .safetensors file");
     } else {
       const fs::path file(catalog_.path_);
       catalog_.directory_ = file.has_parent_path() ? file.parent_path().string() : ".";

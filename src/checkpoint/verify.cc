@@ -226,6 +226,12 @@ std::string file_beside(const TensorCatalog& catalog, const char* name) {
 
 Result<ModelConfig> read_config(const TensorCatalog& catalog) {
   const std::string path = file_beside(catalog, "config.json");
+  std::error_code error;
+  const auto status = std::filesystem::symlink_status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) {
+    return not_found("model " + catalog.path() + ": found no config.json, expected it as " + path +
+                     " beside the .safetensors files");
+  }
   constexpr std::int64_t kMaxConfigBytes = 16 << 20;
   FATHOM_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxConfigBytes));
   if (is_lfs_pointer(std::as_bytes(std::span(text)))) {

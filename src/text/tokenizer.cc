@@ -118,9 +118,10 @@ TokenId Tokenizer::eos_id() const { return tables_->eos_id; }
 Status Tokenizer::check_fits_model(std::int64_t model_vocab_size) const {
   constexpr std::int64_t kMaxUnnamedIds = 1283;
   if (vocab_size() <= model_vocab_size && model_vocab_size - vocab_size() <= kMaxUnnamedIds) return {};
-  return failed_precondition("the tokenizer is not this model's: it has " + std::to_string(vocab_size()) +
-                             " ids, the model's vocabulary has " + std::to_string(model_vocab_size) +
-                             "; use the tokenizer.json that came with the checkpoint");
+  return failed_precondition("the tokenizer is not this model's: found " + std::to_string(vocab_size()) +
+                             " ids, expected " + std::to_string(model_vocab_size) +
+                             ", the model's vocabulary, or up to " + std::to_string(kMaxUnnamedIds) +
+                             " fewer; use the tokenizer.json that came with the checkpoint");
 }
 
 void IncrementalDetokenizer::push(TokenId id, std::string& out) {
