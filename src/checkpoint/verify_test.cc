@@ -56,7 +56,7 @@ class VerifyCase : public ::testing::Test {
   // Writes the tensors of a shard again after `change` edited their list.
   void rewrite_shard(const std::string& name, const std::function<void(std::vector<NamedTensor>&)>& change) {
     const std::string path = scratch_.file(name);
-    const std::string moved = scratch_.file("moved");
+    const std::string moved = scratch_.file("moved.safetensors");
     fs::rename(path, moved);
     {
       const auto catalog = open_catalog(moved);
