@@ -239,7 +239,7 @@ def test_bad_input(scratch):
     for flag, value in (("--port", "65536"), ("--port", "-1"), ("--key-max-concurrent", "-1"), ("--top-k", "-2"),
                         ("--scripted-step-us", "-5"), ("--temperature", "-1"), ("--top-p", "0"), ("--min-p", "nan"),
                         ("--max-queued", "99999999999"), ("--max-body", "-1"), ("--max-body", "0"), ("--drain", "-1"),
-                        ("--cache-memory", "5XB"), ("--cache-memory", "99999999999G"), ("--drafts", "9")):
+                        ("--cache-memory", "5XB"), ("--cache-memory", "99999999999G")):
         refuse(["serve", "--scripted", flag, value], f"serve: {flag}: found {value}, expected")
     for flag in ("--layers", "--experts"):
         refuse(["synth", "--config", "mini", "--out", empty, flag, "3000000000"], f"{flag}: found 3000000000", "2147483647")
