@@ -223,9 +223,13 @@ class Labels {
     const double width = text_width(text);
     Box box{x + radius + 3, y - 8, width, 14};
     if (box.x + width > kWidth - 4) box.x = x - radius - 3 - width;
-    for (int tries = 0; tries < 60 && collides(box); ++tries) box.y += 6;
+    // The nearest free place, below and above in turn.
+    const double wanted = box.y;
+    for (int tries = 1; tries < 60 && collides(box); ++tries) {
+      box.y = wanted + (tries % 2 == 1 ? 6.0 : -6.0) * ((tries + 1) / 2);
+    }
     boxes_.push_back(box);
-    if (box.y > y) out_ += line(x, y, box.x < x ? box.x + width : box.x - 1, box.y + 7, "axis");
+    if (box.y > y || box.y + 16 < y) out_ += line(x, y, box.x < x ? box.x + width : box.x - 1, box.y + 7, "axis");
     out_ += svg_text(box.x, box.y + 12, text, "small");
   }
   const std::string& svg() const { return out_; }
@@ -327,7 +331,8 @@ class TimelineRow {
     const double x = x_of(from), width = x_of(to) - x;
     out_ += rect(x, y_of(lane), std::max(0.4, width - 0.4), 21, category_class(category) + more_classes, "", tip);
     if (width > text_width(name) * 0.88 + 6)
-      out_ += svg_text(x + 4, y_of(lane) + 15, name, category_text_class(category) + " small");
+      out_ += svg_text(x + 4, y_of(lane) + 15, name,
+                       more_classes.empty() ? category_text_class(category) + " small" : "soft small");
   }
   void layer_tick(std::int32_t layer, double at_us, int lanes) {
     if (at_us < begin_us_ || at_us > end_us_) return;
@@ -355,7 +360,7 @@ std::string timeline_svg(const TimelineStep& step) {
   for (const TimelineCall& call : step.calls) lanes.try_emplace(call.lane, 0);
   int num_lanes = 1;
   for (auto& [lane, place] : lanes) place = num_lanes++;
-  const int num_rows = static_cast<int>(std::clamp<std::size_t>(step.calls.size() / 35, 1, 8));
+  const int num_rows = static_cast<int>(std::clamp<std::size_t>(step.calls.size() / 24, 1, 8));
   const double row_height = 17 + 24 * num_lanes + 22;
   std::string out = svg_begin(row_height * num_rows + 2, "Timeline of one step");
   for (int r = 0; r < num_rows; ++r) {

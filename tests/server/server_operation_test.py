@@ -123,6 +123,12 @@ class OpenServerTest(unittest.TestCase):
         both = self.server.post("/generate", {**body, "text": ["Say ⟦a⟧", "Say ⟦b⟧"]}).json
         self.assertEqual([r["text"] for r in both], ["a", "b"])
 
+    def wait_until_idle(self):
+        """The engine brings its counters up to date behind the step whose answers it gave."""
+        deadline = time.monotonic() + 30
+        while self.server.metric("fathom_requests_running") > 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+
     def test_metrics(self):
         self.check_plain()
         text = self.server.get("/metrics").text
@@ -130,9 +136,11 @@ class OpenServerTest(unittest.TestCase):
                      "vllm:kv_cache_usage_perc", "vllm:spec_decode_num_drafts_total", "fathom_requests_running",
                      "vllm:time_to_first_token_seconds_bucket", "fathom_inter_token_seconds_sum"):
             self.assertIn(name, text)
+        self.wait_until_idle()
         before = self.server.metric("fathom_generation_tokens_total")
         reply = self.server.post(COMPLETIONS, {"prompt": "abc", "max_tokens": 17, "ignore_eos": True}).json
         self.assertEqual(reply["usage"]["completion_tokens"], 17)
+        self.wait_until_idle()
         self.assertEqual(self.server.metric("fathom_generation_tokens_total") - before, 17)
         self.assertEqual(self.server.metric("vllm:generation_tokens_total"), self.server.metric("fathom_generation_tokens_total"))
         if shutil.which("promtool"):
