@@ -126,14 +126,17 @@ bool load(void* library, const char* name, Function& function) {
 }  // namespace
 
 Result<std::unique_ptr<DeviceRecorder>> open_cupti() {
+  const char* const wished = std::getenv("FATHOM_CUPTI");
+  if (wished != nullptr && std::string_view(wished) == "off") return failed_precondition("FATHOM_CUPTI=off");
   void* library = nullptr;
-  const char* const names[] = {std::getenv("FATHOM_CUPTI"), "libcupti.so.13", "/usr/local/cuda/lib64/libcupti.so.13",
+  const char* const names[] = {wished, "libcupti.so.13", "/usr/local/cuda/lib64/libcupti.so.13",
                                "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13"};
   for (const char* name : names) {
     if (name != nullptr && library == nullptr) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   }
   if (library == nullptr) {
-    return not_found("libcupti.so.13 was not found (FATHOM_CUPTI names another place): event times are used");
+    return not_found(
+        "libcupti.so.13 was not found (FATHOM_CUPTI names another place, or is off): event times are used");
   }
   Functions& f = g_functions;
   if (!load(library, "cuptiActivityEnable", f.enable) || !load(library, "cuptiActivityDisable", f.disable) ||
