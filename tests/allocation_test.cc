@@ -55,6 +55,37 @@ TEST(Allocation, NothingPerTokenAfterWarmUp) {
   ASSERT_TRUE(token.ok());
 }
 
+// The same with drafts: proposing, verifying and taking back.
+TEST(Allocation, NothingPerTokenWithADrafter) {
+  if (!FATHOM_COUNTS_ALLOCATIONS) GTEST_SKIP() << "a sanitizer owns operator new";
+  for (const std::string model : {"models/mini-v4", "tests/data/models/tiny-dspark"}) {
+    LoadOptions load;
+    load.num_threads = 2;
+    load.max_logit_rows = 16;
+    auto loaded = load_model(source_path(model), load);
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    for (const bool adaptive : {false, true}) {
+      SessionOptions options;
+      options.max_context_tokens = 1024;
+      options.num_drafts = 4;
+      options.adaptive_drafts = adaptive;
+      auto session = Session::make(*loaded->model, options);
+      ASSERT_TRUE(session.ok()) << session.status().message();
+      SampleSpec spec;
+      spec.temperature = 0.0f;
+      const std::vector<TokenId> prompt = {0, 4, 100, 200, 300, 68, 80};
+      TokenId last = (*session)->prefill(prompt, spec)->token;
+      std::int64_t before = 0;
+      for (int step = 0; step < 160; ++step) {
+        if (step == 20) before = num_allocations.load();
+        last = (*session)->decode_drafted(last, spec)->back().token;
+      }
+      EXPECT_EQ(num_allocations.load() - before, 0) << model << (adaptive ? ", adaptive" : "");
+      EXPECT_GT((*session)->draft_counts().drafted, adaptive ? 0 : 400) << model;
+    }
+  }
+}
+
 TEST(Allocation, TheCounterCounts) {
   if (!FATHOM_COUNTS_ALLOCATIONS) GTEST_SKIP() << "a sanitizer owns operator new";
   const std::int64_t before = num_allocations.load();

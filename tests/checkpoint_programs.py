@@ -168,6 +168,14 @@ def test_inspect(scratch):
     code, _, error, _ = fathom("inspect", "--model", out, "--max-context", 2000000)
     check(code == 1 and "1048576" in error, error)
     code, text, _, _ = fathom("inspect", "--model", MINI)
+    check("without the draft head" in text, text)
+    mini = json.loads(fathom("inspect", "--model", MINI, "--json")[1])
+    without, plan = mini["without_draft"], mini["memory_plan"]
+    check(plan["weights_bytes"] - without["weights_bytes"] == mini["weights_bytes"]["draft"], without, mini["weights_bytes"])
+    # One window layer more: 128 records of 584 bytes in each of a sequence's window blocks.
+    more = plan["fixed_sequence_bytes"] - without["fixed_sequence_bytes"]
+    check(more > 0 and more % (128 * 584) == 0, more)
+    check(mini["draft_state_bytes"] == 2 * 4 * 256 * 4, mini["draft_state_bytes"])
     check(code == 0 and "experts mxfp4" in text and "fits: " in text, text)
 
 

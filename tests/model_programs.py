@@ -54,6 +54,29 @@ def read_safetensors(path):
             for name, t in header.items() if name != "__metadata__"}
 
 
+def test_drafts(scratch):
+    """The same text at every depth; where nothing can be drafted, one clear line."""
+    for prompt in ("17*23?", "Tell me a story about a cat."):
+        for how in (("--temperature", 0), ("--temperature", 1, "--seed", 5)):
+            texts = {depth: fathom("generate", *how, "--draft", depth, "--max-tokens", 60, "--prompt", prompt)
+                     for depth in ("off", "1", "3", "8", "adaptive")}
+            check(all(text == texts["off"] and text[0] == 0 for text in texts.values()), prompt, how, texts)
+    code, out, _ = fathom("generate", "--temperature", 0, "--draft", 1, "--json", "--prompt", "17*23?")
+    drafts = json.loads(out)["drafts"]
+    check(code == 0 and drafts["accepted"] > 0.8 * drafts["drafted"] > 0, drafts)
+    check(1.5 < drafts["tokens_per_step"] <= 2, drafts)
+    code, out, _ = fathom("chat", "--temperature", 0, "--thinking", "off", "--draft", 4, stdin="17*23?\n18*2?\n")
+    check(code == 0 and "391" in out and "36" in out, out)
+    for command in (("generate", "--prompt", "a", "--draft"), ("chat", "--draft"), ("serve", "--port", 0, "--drafts")):
+        for wrong in ("9", "-1", "some"):
+            refuse((*command[:-1], f"{command[-1]}={wrong}"), f"{command[-1]}: found \"{wrong}\"", "off, 1 to 8, or adaptive")
+    bare = scratch / "bare"
+    check(fathom("synth", "--config", "mini", "--draft", "none", "--out", bare)[0] == 0, "synth without a draft head")
+    for text in ("2", "adaptive"):
+        refuse(("generate", "--model", bare, "--prompt", "a", "--draft", text), "--draft", "without draft tensors",
+               "--draft off")
+
+
 def test_answers(scratch):
     code, out, err = fathom("selfcheck")
     check(code == 0 and "391" in out and "Paris" in out and "tok/s" in out and "peak memory" in out, out, err)
@@ -316,6 +339,7 @@ def test_bad_models(scratch):
 def main():
     with tempfile.TemporaryDirectory() as name:
         scratch = pathlib.Path(name)
+        test_drafts(scratch)
         test_answers(scratch)
         test_chat()
         test_progress(scratch)

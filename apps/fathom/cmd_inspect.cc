@@ -128,6 +128,41 @@ void print_plan(const CapacityPlan& plan) {
   row("available", request.memory_bytes);
 }
 
+// Without the draft head: what it costs is the difference.
+struct Undrafted {
+  std::int64_t weights_bytes = 0;
+  CapacityPlan plan;
+  // Of a sequence that drafts, beside the cache: the MTP block's stream rows (fp32 on the CPU).
+  std::int64_t draft_state_bytes = 0;
+};
+
+Undrafted plan_undrafted(const Checkpoint& checkpoint, const Description& description, CapacityRequest request,
+                         const DeviceInfo& device) {
+  const ModelConfig& config = checkpoint.config;
+  Undrafted without;
+  without.weights_bytes = description.trunk_bytes;
+  if (checkpoint.report.draft == DraftKind::kMtp) {
+    without.draft_state_bytes = std::int64_t{2} * config.hc_mult * config.hidden_size * 4;
+  }
+  request.weights_bytes = description.trunk_bytes;
+  request.num_draft_layers = 0;
+  without.plan = plan_capacity(config, request, device);
+  return without;
+}
+
+void print_undrafted(const CapacityPlan& plan, const Undrafted& without) {
+  std::printf("\nwithout the draft head                            without            with      difference\n");
+  const auto row = [](const char* label, std::int64_t none, std::int64_t with) {
+    std::printf("  %-34s %15lld B %13lld B  %s\n", label, static_cast<long long>(none), static_cast<long long>(with),
+                format_bytes(with - none).c_str());
+  };
+  row("weights", without.weights_bytes, plan.request.weights_bytes);
+  const std::int64_t state = without.draft_state_bytes;
+  row("one sequence, fixed part", without.plan.fixed_sequence_bytes, plan.fixed_sequence_bytes + state);
+  row("one sequence at its longest", without.plan.sequence_bytes, plan.sequence_bytes + state);
+  row("total", without.plan.total_bytes, plan.total_bytes + plan.request.max_sequences * state);
+}
+
 std::string verdict(const CapacityPlan& plan) {
   const CapacityRequest& request = plan.request;
   const std::string available = format_bytes(request.memory_bytes);
@@ -175,7 +210,7 @@ void print_variants() {
 }
 
 void print_json(const InspectOptions& options, const Checkpoint& checkpoint, const Description& description,
-                const CapacityPlan& plan) {
+                const CapacityPlan& plan, const Undrafted& without) {
   nlohmann::ordered_json json;
   json["model"] = options.model;
   json["release"] = description.release;
@@ -214,6 +249,11 @@ void print_json(const InspectOptions& options, const Checkpoint& checkpoint, con
       {"largest_sequences", plan.largest_num_sequences},
       {"verdict", verdict(plan)},
   };
+  json["without_draft"] = {{"weights_bytes", without.weights_bytes},
+                           {"fixed_sequence_bytes", without.plan.fixed_sequence_bytes},
+                           {"sequence_bytes", without.plan.sequence_bytes},
+                           {"total_bytes", without.plan.total_bytes}};
+  json["draft_state_bytes"] = without.draft_state_bytes;
   std::printf("%s\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
@@ -251,12 +291,14 @@ int run_inspect(const InspectOptions& options) {
   device.num_threads = static_cast<std::int32_t>(sysconf(_SC_NPROCESSORS_ONLN));
   const CapacityPlan plan = plan_capacity(config, request, device);
   const Description description = describe(*checkpoint);
+  const Undrafted without = plan_undrafted(*checkpoint, description, request, device);
   if (options.json) {
-    print_json(options, *checkpoint, description, plan);
+    print_json(options, *checkpoint, description, plan, without);
   } else {
     print_model(options, *checkpoint, description);
     print_variants();
     print_plan(plan);
+    if (checkpoint->report.num_draft_stages > 0) print_undrafted(plan, without);
     std::printf("%s\n", verdict(plan).c_str());
     for (const Finding& finding : checkpoint->report.findings) std::printf("%s\n", finding.to_string().c_str());
   }

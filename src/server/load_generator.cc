@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -172,11 +173,34 @@ Repeat run_repeat(const LoadTestOptions& options, std::int64_t vocab_size, std::
   return repeat;
 }
 
+// What the server counts, from /metrics; all zero where it does not say.
+struct ServerCounts {
+  double steps = 0, draft_steps = 0, drafted = 0, accepted = 0;
+};
+ServerCounts server_counts(const LoadTestOptions& options) {
+  HttpClient client(options.host, options.port);
+  const auto reply = client.request("GET", "/metrics", {}, headers_of(options));
+  ServerCounts counts;
+  if (!reply.ok() || reply->status != 200) return counts;
+  const auto read = [&](std::string_view name, double& value) {
+    const std::string line = "\nfathom_" + std::string(name) + " ";
+    const std::size_t at = reply->body.find(line);
+    if (at != std::string::npos) value = std::strtod(reply->body.c_str() + at + line.size(), nullptr);
+  };
+  read("steps_total", counts.steps);
+  read("draft_steps_total", counts.draft_steps);
+  read("drafted_tokens_total", counts.drafted);
+  read("accepted_tokens_total", counts.accepted);
+  return counts;
+}
+
 LoadLevel run_level(const LoadTestOptions& options, std::int64_t vocab_size, std::int32_t concurrency,
                     std::int64_t& next_number) {
   LoadLevel level;
   level.concurrency = concurrency;
   std::vector<double> ttft, inter_token, request, tokens_per_s, requests_per_s, ttft_medians, inter_token_medians;
+  const ServerCounts before = server_counts(options);
+  double seconds = 0;
   for (std::int32_t r = 0; r < options.repeats; ++r) {
     const Repeat repeat = run_repeat(options, vocab_size, concurrency, next_number);
     next_number += std::int64_t{concurrency} * options.requests_per_client;
@@ -198,6 +222,7 @@ LoadLevel run_level(const LoadTestOptions& options, std::int64_t vocab_size, std
       request.push_back(sample.request_ms);
     }
     level.num_done += done;
+    seconds += repeat.seconds;
     tokens_per_s.push_back(static_cast<double>(tokens) / repeat.seconds);
     requests_per_s.push_back(static_cast<double>(done) / repeat.seconds);
     ttft_medians.push_back(percentiles(own_ttft).p50);
@@ -212,6 +237,11 @@ LoadLevel run_level(const LoadTestOptions& options, std::int64_t vocab_size, std
   level.requests_per_s = spread(std::move(requests_per_s));
   level.ttft_p50_ms = spread(std::move(ttft_medians));
   level.inter_token_p50_ms = spread(std::move(inter_token_medians));
+  const ServerCounts after = server_counts(options);
+  level.steps_per_s = (after.steps - before.steps) / seconds;
+  const double drafted = after.drafted - before.drafted, verified = after.draft_steps - before.draft_steps;
+  if (drafted > 0) level.draft_acceptance = (after.accepted - before.accepted) / drafted;
+  if (verified > 0) level.tokens_per_step = 1 + (after.accepted - before.accepted) / verified;
   return level;
 }
 

@@ -44,6 +44,8 @@ struct LoadLevel {
   Percentiles ttft_ms, inter_token_ms, request_ms;  // over all repeats
   Spread output_tokens_per_s, requests_per_s;       // by repeat
   Spread ttft_p50_ms, inter_token_p50_ms;           // by repeat
+  // By the server's own counters; draft figures are 0 where it did not draft. Tokens of a verified step of a sequence.
+  double steps_per_s = 0, draft_acceptance = 0, tokens_per_step = 0;
   std::int64_t num_done = 0, num_cancelled = 0, num_refused = 0, num_failed = 0;
   std::string first_failure;
 };

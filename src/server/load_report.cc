@@ -115,6 +115,14 @@ std::string load_table(const LoadReport& report) {
         static_cast<long long>(l.num_done), static_cast<long long>(l.num_cancelled),
         static_cast<long long>(l.num_refused), static_cast<long long>(l.num_failed));
     out += line;
+    std::snprintf(line, sizeof line, "        %.1f steps/s", l.steps_per_s);
+    out += line;
+    if (l.tokens_per_step > 0) {
+      std::snprintf(line, sizeof line, ", drafts: %.1f %% accepted, %.2f tokens a verified step",
+                    100 * l.draft_acceptance, l.tokens_per_step);
+      out += line;
+    }
+    out += "\n";
     if (!l.first_failure.empty()) out += "        first failure: " + l.first_failure + "\n";
   }
   out += std::string("the two answers: ") + (report.right_before ? "right" : "WRONG") + " before, " +
@@ -141,6 +149,8 @@ std::string load_json(const LoadReport& report) {
     write_spread(json, "requests_per_s", level.requests_per_s);
     write_spread(json, "ttft_p50_ms", level.ttft_p50_ms);
     write_spread(json, "inter_token_p50_ms", level.inter_token_p50_ms);
+    json.member("steps_per_s", level.steps_per_s).member("draft_acceptance", level.draft_acceptance);
+    json.member("tokens_per_step", level.tokens_per_step);
     json.member("done", level.num_done).member("cancelled", level.num_cancelled);
     json.member("refused", level.num_refused).member("failed", level.num_failed);
     json.member_or_null("first_failure", level.first_failure).end_object();

@@ -1,6 +1,7 @@
 // The small routes: models, tokens, cache, health, metrics, requests.
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "server/answer.h"
 #include "server/chat_prompt.h"
@@ -87,8 +88,11 @@ void write_record(JsonWriter& json, const RouteCall& call, const RequestRecord& 
 struct Health {
   bool ok = false;
   std::string status, reason;
+  std::string detail;  // what is worth a look though the server is well
   double loaded_percent = 100;
 };
+
+std::string percent(double share) { return std::to_string(std::lround(100 * share)) + " %"; }
 
 Health health_of(ServerContext& server) {
   Health health;
@@ -113,6 +117,10 @@ Health health_of(ServerContext& server) {
   } else {
     health.ok = true;
     health.status = "ok";
+    if (const EngineStats stats = model->engine->stats(); stats.draft_alarm) {
+      health.detail = "drafts are accepted far less often than before: " + percent(stats.draft_acceptance) +
+                      " lately, " + percent(stats.draft_acceptance_history) + " before";
+    }
   }
   return health;
 }
@@ -247,7 +255,7 @@ void handle_health(RouteCall& call) {
   if (!health.ok) reply.headers.emplace_back("Retry-After", "2");
   JsonWriter json(reply.body);
   json.begin_object().member("status", health.status).member_or_null("reason", replace_invalid_utf8(health.reason));
-  json.member("loaded_percent", health.loaded_percent).end_object();
+  json.member("loaded_percent", health.loaded_percent).member_or_null("detail", health.detail).end_object();
   call.exchange->reply(std::move(reply));
 }
 

@@ -79,6 +79,37 @@ TEST(KvWrite, PlainRecordIsTheNormedRotatedRow) {
   }
 }
 
+// Also the DSpark drafter's context keys (spec 2.10): kv_norm of a projected row, turned at its own position, in the
+// record of that position. 24 channels of which 8 turn; the squares sum to 24, so the norm divides by 1.
+TEST(KvWrite, KeyByHand) {
+  Random random;
+  PagedCache cache(random, 0, false, kSequences, kMaxTokens, 24, 8);
+  Inputs in = random_inputs(random, 24, 8);
+  const std::size_t row = 131;
+  float* x = &in.kv_raw.floats()[row * 24];
+  std::fill(x, x + 24, 0.0f);
+  x[0] = 2;
+  x[16] = 4;
+  x[17] = 2;
+  std::vector<float> norm(24, 1.0f);
+  norm[0] = 0.5f;
+  norm[17] = 2;
+  in.norm = make_bf16({24}, norm);
+  in.rope.floats()[row * 8] = 0;  // a quarter turn of the pair (4, 4)
+  in.rope.floats()[row * 8 + 1] = 1;
+  const StepPart parts[] = {{0, 131, 1}};
+  for (const std::string& variant : cpu_variants(OpKind::kKvWrite)) {
+    cache.poison();
+    run(variant, 1, Numerics::plain(), cache, in, parts);
+    std::vector<float> expected(24, 0.0f);
+    expected[0] = 1;
+    expected[16] = -4;
+    expected[17] = 4;
+    const std::vector<float> stored = cache.read_window(0, 131, 132);
+    for (std::size_t i = 0; i < 24; ++i) EXPECT_NEAR(stored[i], expected[i], 1e-5) << variant << " channel " << i;
+  }
+}
+
 // A row whose norm is trivial: channel 0 large, channel 32 (same block of 64) tiny, channel 64 (the next) tiny.
 TEST(KvWrite, QuantiserBlockIs64AndTheRopePartIsNotQuantised) {
   Random random;

@@ -41,6 +41,17 @@ TEST(RmsNorm, IsTheFormula) {
   }
 }
 
+// The DSpark drafter's M is this of the projected taps (spec 2.10). Squares 9 + 16 + 0 + 75 = 100, mean 25.
+TEST(RmsNorm, ByHand) {
+  const Tensor x = make_f32({1, 4}, std::vector<float>{3, 4, 0, -8.6602540378f});
+  const Tensor weight = make_bf16({4}, std::vector<float>{1, 0.5f, 3, 2});
+  const float expected[] = {0.6f, 0.4f, 0, -3.4641016f};
+  for (const std::string& variant : cpu_variants(OpKind::kRmsNorm)) {
+    const std::vector<float> found = run(variant, 1, {4, 1e-6f, Numerics::plain()}, x, weight.view());
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(found[i], expected[i], 1e-6f) << variant << " channel " << i;
+  }
+}
+
 // Values so small that eps decides: 1e-3 / sqrt(1e-6 + 1e-6).
 TEST(RmsNorm, EpsIsInsideTheRoot) {
   const std::vector<float> small(8, 1e-3f);
