@@ -18,6 +18,7 @@ struct CaptureKey {
   std::int32_t num_tokens = 0;
   std::int32_t num_sequences = 0;
   std::int32_t num_logit_rows = 0;
+  bool draws = false;  // with the drawing of tokens
   auto operator<=>(const CaptureKey&) const = default;
 };
 

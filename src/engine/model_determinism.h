@@ -30,10 +30,12 @@ struct ModelCase {
 
 class ModelBench {
  public:
-  ModelBench() {
+  explicit ModelBench(DeviceChoice device = DeviceChoice::kCpu,
+                      const std::string& path = FATHOM_SOURCE_DIR "/models/mini-v4") {
     LoadOptions options;
+    options.device = device;
     options.max_logit_rows = 256;
-    auto loaded = load_model(FATHOM_SOURCE_DIR "/models/mini-v4", options);
+    auto loaded = load_model(path, options);
     EXPECT_TRUE(loaded.ok()) << loaded.status().message();
     loaded_ = std::move(*loaded);
   }
@@ -112,6 +114,7 @@ class ModelBench {
     bool together = true;
     bool cancels = false;
     std::int32_t num_drafts = 0;
+    std::int32_t num_sequences = 32;
   };
 
   // Returns the engine's statistics at the end.
@@ -121,10 +124,12 @@ class ModelBench {
     options.max_queued_requests = 1000;
     options.prefix_cache = run.prefix_cache;
     options.num_drafts = run.num_drafts;
+    options.max_running = run.num_sequences;
     options.prefill_chunk_tokens = options.prefill_chunk_shared_tokens = options.prefill_chunk_alone_tokens =
         run.chunk_tokens;
-    auto engine =
-        Engine::make(options, make_executor(run.num_context_blocks, run.num_resume_slots, run.num_drafts), nullptr);
+    auto engine = Engine::make(
+        options, make_executor(run.num_context_blocks, run.num_resume_slots, run.num_drafts, run.num_sequences),
+        nullptr);
     EXPECT_TRUE(engine.ok()) << engine.status().message();
     std::mt19937_64 random(99);
     for (std::int32_t time = 0; time < run.times; ++time) {

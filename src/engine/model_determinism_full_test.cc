@@ -54,6 +54,16 @@ TEST(ModelDeterminism, WithDrafts) {
   }
 }
 
+// The executor's device side: memory of its own, sampling there, tokens brought back. The same answers.
+TEST(ModelDeterminism, OnADeviceOfItsOwn) {
+  ModelBench device(DeviceChoice::kEmulated);
+  ModelBench::Run run;
+  run.chunk_tokens = 61;
+  device.expect_answers(cases(), run);
+  run.num_drafts = 2;
+  device.expect_answers({cases().begin(), cases().begin() + 8}, run);
+}
+
 TEST(ModelPrefixCache, WarmLogitsAreColdLogits) {
   const auto vocab = static_cast<TokenId>(bench().model().config().vocab_size);
   const auto executor = bench().make_executor(256, 64);

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/log.h"
+
 namespace fathom {
 namespace {
 
@@ -70,7 +72,9 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::make(Model& model, const M
   executor->tokens_.reserve(at(limits.max_rows));
   executor->previous_tokens_.reserve(at(limits.max_logits_rows));
   if (!model.backend().is_host_memory()) {
-    executor->host_logits_.resize(at(std::int64_t{limits.max_logits_rows} * limits.vocab_size));
+    FATHOM_ASSIGN_OR_RETURN(DeviceSampler sampler, DeviceSampler::make(model.backend(), limits.vocab_size,
+                                                                       limits.max_logits_rows, limits.max_sequences));
+    executor->sampler_ = std::move(sampler);
   }
   return executor;
 }
@@ -176,16 +180,24 @@ Status ModelExecutor::fill_step(const StepPlan& plan) {
 }
 
 void ModelExecutor::sample_sequence(const SequenceStep& step, const SampleSpec& spec, std::span<const TokenId> tokens,
-                                    std::int32_t first_logit_row, SequenceResult& result) {
+                                    std::int32_t first_logit_row, std::span<const SampledRow> drawn,
+                                    SequenceResult& result) {
   const std::int64_t end = step.start + step.num_tokens;
   result.id = step.id;
   result.accepted = 0;
   result.proposals.clear();
   result.tokens.clear();
   for (std::int32_t i = 0; i < step.num_logits; ++i) {
-    const SampleSpec narrow = row_spec(spec, i, step.num_logits, limits_.vocab_size);
-    const std::int64_t position = end - step.num_logits + i;
-    result.tokens.push_back(sample_token(logits(first_logit_row + i), position + 1, narrow, workspace_));
+    if (!drawn.empty()) {
+      const SampledRow& row = drawn[at(first_logit_row + i)];
+      SampledToken& token = result.tokens.emplace_back();
+      token.token = row.token, token.logprob = row.logprob;
+      for (std::int32_t k = 0; k < row.num_top; ++k) token.top.push_back({row.top_token[k], row.top_logprob[k]});
+    } else {
+      const SampleSpec narrow = row_spec(spec, i, step.num_logits, limits_.vocab_size);
+      const std::int64_t position = end - step.num_logits + i;
+      result.tokens.push_back(sample_token(logits(first_logit_row + i), position + 1, narrow, workspace_));
+    }
     previous_tokens_.push_back(result.tokens.back().token);
   }
   const std::int32_t first = step.num_logits - step.num_drafts - 1;
@@ -197,16 +209,21 @@ void ModelExecutor::sample_sequence(const SequenceStep& step, const SampleSpec& 
 }
 
 // Decode and verification steps launch the same kernels at any length, so a device with graphs replays them.
-Result<View> ModelExecutor::forward(const StepPlan& plan) {
+Result<View> ModelExecutor::forward(const StepPlan& plan, bool draw) {
+  const auto launches = [this, draw](ExecutionContext& context) {
+    const View made = model_.forward(context, input_, pools_);
+    if (draw && !made.empty()) sampler_->launch(context, made);
+    return made;
+  };
   const bool replayable = capture_ && context_.taps == nullptr && context_.trace == nullptr &&
                           std::all_of(plan.sequences.begin(), plan.sequences.end(),
                                       [](const SequenceStep& step) { return step.step_class == StepClass::kStep; });
-  if (!replayable) return model_.forward(context_, input_, pools_);
+  if (!replayable) return launches(context_);
   const CaptureKey key{capture_owner_, input_.num_tokens(), static_cast<std::int32_t>(plan.sequences.size()),
-                       input_.num_logit_rows()};
+                       input_.num_logit_rows(), draw};
   context_.capture_max_position = limits_.max_length_tokens - 1;
   const Status status = model_.backend().launch_captured(
-      key, context_, [this](ExecutionContext& context) { static_cast<void>(model_.forward(context, input_, pools_)); });
+      key, context_, [&launches](ExecutionContext& context) { static_cast<void>(launches(context)); });
   context_.capture_max_position = 0;
   FATHOM_RETURN_IF_ERROR(status);
   return model_.replayed(input_);
@@ -215,17 +232,22 @@ Result<View> ModelExecutor::forward(const StepPlan& plan) {
 Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
   Laps laps;
   FATHOM_RETURN_IF_ERROR(fill_step(plan));
-  result.prepare_us = laps.lap_us();
-  FATHOM_ASSIGN_OR_RETURN(const View device_logits, forward(plan));
-  ++num_forwards_;
-  if (!device_logits.empty() && !model_.backend().is_host_memory()) {
-    FATHOM_RETURN_IF_ERROR(model_.backend().download(reinterpret_cast<std::byte*>(host_logits_.data()),
-                                                     device_logits.data, device_logits.num_bytes()));
-    logits_ = host_logits_.data();
-  } else {
-    logits_ = device_logits.as<float>();
+  bool draw = false;
+  if (sampler_) {
+    FATHOM_ASSIGN_OR_RETURN(draw, sampler_->fill(plan));
   }
-  FATHOM_RETURN_IF_ERROR(model_.backend().finish());
+  result.prepare_us = laps.lap_us();
+  FATHOM_ASSIGN_OR_RETURN(device_logits_, forward(plan, draw));
+  ++num_forwards_;
+  logits_ = nullptr;
+  std::span<const SampledRow> drawn;
+  if (device_logits_.empty()) {
+    FATHOM_RETURN_IF_ERROR(model_.backend().finish());
+  } else if (draw) {
+    FATHOM_ASSIGN_OR_RETURN(drawn, sampler_->take());  // the step's one wait
+  } else {
+    FATHOM_RETURN_IF_ERROR(fetch_logits());
+  }
   result.forward_us = laps.lap_us();
 
   previous_tokens_.clear();
@@ -241,7 +263,7 @@ Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
                         tables.window, tables.first_window});
     if (step.num_logits == 0) continue;
     if (num_with_logits == result.sequences.size()) result.sequences.emplace_back();
-    sample_sequence(step, plan.samples[num_with_logits], tokens, logit_row, result.sequences[num_with_logits]);
+    sample_sequence(step, plan.samples[num_with_logits], tokens, logit_row, drawn, result.sequences[num_with_logits]);
     ++num_with_logits;
     logit_row += step.num_logits;
   }
@@ -300,7 +322,23 @@ void ModelExecutor::commit(SequenceId id, std::int64_t length) {
   found->second.length = length;
 }
 
-std::span<const float> ModelExecutor::logits(std::int32_t row) const {
+Status ModelExecutor::fetch_logits() {
+  if (model_.backend().is_host_memory()) {
+    logits_ = device_logits_.as<float>();
+    return model_.backend().finish();
+  }
+  host_logits_.resize(at(device_logits_.shape.num_elements()));
+  FATHOM_RETURN_IF_ERROR(model_.backend().download(reinterpret_cast<std::byte*>(host_logits_.data()),
+                                                   device_logits_.data, device_logits_.num_bytes()));
+  logits_ = host_logits_.data();
+  return {};
+}
+
+std::span<const float> ModelExecutor::logits(std::int32_t row) {
+  if (logits_ == nullptr && !device_logits_.empty()) {
+    const Status fetched = fetch_logits();
+    if (!fetched.ok()) log_error("the step's logits cannot be fetched: " + fetched.message());
+  }
   FATHOM_CHECK(logits_ != nullptr && row < input_.num_logit_rows(), "the last step has that row of logits");
   return {logits_ + std::int64_t{row} * limits_.vocab_size, at(limits_.vocab_size)};
 }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/device_sampler.h"
 #include "engine/drafter.h"
 #include "engine/executor.h"
 #include "model/model.h"
@@ -39,8 +41,9 @@ class ModelExecutor final : public Executor {
   void reuse(StepResult result) { spare_ = std::move(result); }
   // Taps, trace and repeats of the steps to come are set here.
   ExecutionContext& context() { return context_; }
-  // Logits of the last step, row by row in plan order: [logits rows, vocab]. Gone where the step drafted.
-  std::span<const float> logits(std::int32_t row) const;
+  // Logits of the last step, row by row in plan order: [logits rows, vocab]. Gone where the step drafted. Fetched when
+  // first asked for where the tokens were drawn on the device.
+  std::span<const float> logits(std::int32_t row);
   const CachePools& pools() const { return pools_; }
   // Forward passes so far: of the trunk, and of draft blocks.
   std::int64_t num_forwards() const { return num_forwards_; }
@@ -62,11 +65,13 @@ class ModelExecutor final : public Executor {
   Status copy_resume_rows(const ResumeCopy& copy, bool save);
   void apply(const BlockTableDelta& delta);
   Status fill_step(const StepPlan& plan);
-  Result<View> forward(const StepPlan& plan);
+  // `draw`: with the drawing of tokens behind it.
+  Result<View> forward(const StepPlan& plan, bool draw);
+  Status fetch_logits();
   Status run_step(const StepPlan& plan, StepResult& result);
   Status draft(const StepPlan& plan, StepResult& result);
   void sample_sequence(const SequenceStep& step, const SampleSpec& spec, std::span<const TokenId> tokens,
-                       std::int32_t first_logit_row, SequenceResult& result);
+                       std::int32_t first_logit_row, std::span<const SampledRow> drawn, SequenceResult& result);
 
   Model& model_;
   bool capture_ = false;
@@ -80,8 +85,10 @@ class ModelExecutor final : public Executor {
   std::unordered_map<SequenceId, SequenceTables> sequences_;
   std::vector<TokenId> tokens_;           // of the step's rows
   std::vector<TokenId> previous_tokens_;  // of the step before, one per logits row
-  std::vector<float> host_logits_;        // where device memory is not host memory
-  const float* logits_ = nullptr;         // [logits rows, vocab]
+  std::optional<DeviceSampler> sampler_;  // where device memory is not host memory
+  View device_logits_;                    // of the last step
+  std::vector<float> host_logits_;        // where device memory is not host memory and logits are asked for
+  const float* logits_ = nullptr;         // [logits rows, vocab], null until fetched
   SampleWorkspace workspace_;
   std::unique_ptr<Drafter> drafter_;
   std::vector<DraftedSequence> drafted_;  // of the step, reused

@@ -14,6 +14,7 @@ void run_moe(const StepScope& scope, const MoeWeights& weights) {
   run_moe_route(
       scope.context, scope.plans.moe_route,
       {x, &weights.gate, weights.bias, weights.tid2eid, scope.step.rows().token_ids, expert_ids, expert_weights});
+  scope.taps.write(scope.context, "route", scope.context.layer, expert_ids);
   run_moe_experts(scope.context, scope.plans.moe_experts,
                   {x, expert_ids, expert_weights, weights.experts, &weights.shared, weights.packed, y});
   run_all_reduce(scope.context, y);

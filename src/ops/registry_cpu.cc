@@ -16,6 +16,7 @@
 #include "ops/registry.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope_rows/rope_rows.h"
+#include "ops/sample/sample_rows.h"
 #include "ops/select_topk/select_topk.h"
 #include "ops/sparse_attention/sparse_attention.h"
 #include "ops/stream_mean/stream_mean.h"
@@ -23,26 +24,13 @@
 namespace fathom {
 
 void register_cpu_variants(OpRegistry& registry) {
-  for (const std::span<const Variant> variants : {embed_variants(),
-                                                  hyper_connection_variants(),
-                                                  hc_head_variants(),
-                                                  linear_variants(),
-                                                  rms_norm_variants(),
-                                                  rope_rows_variants(),
-                                                  q_norm_rope_variants(),
-                                                  kv_write_variants(),
-                                                  compress_kv_variants(),
-                                                  index_query_variants(),
-                                                  index_scores_variants(),
-                                                  select_topk_variants(),
-                                                  sparse_attention_variants(),
-                                                  attention_output_variants(),
-                                                  moe_route_variants(),
-                                                  moe_experts_variants(),
-                                                  lm_head_variants(),
-                                                  draft_input_variants(),
-                                                  stream_mean_variants(),
-                                                  markov_head_variants()}) {
+  for (const std::span<const Variant> variants :
+       {embed_variants(),       hyper_connection_variants(), hc_head_variants(),          linear_variants(),
+        rms_norm_variants(),    rope_rows_variants(),        sample_rows_variants(),      q_norm_rope_variants(),
+        kv_write_variants(),    compress_kv_variants(),      index_query_variants(),      index_scores_variants(),
+        select_topk_variants(), sparse_attention_variants(), attention_output_variants(), moe_route_variants(),
+        moe_experts_variants(), lm_head_variants(),          draft_input_variants(),      stream_mean_variants(),
+        markov_head_variants()}) {
     for (const Variant& variant : variants) registry.add(variant);
   }
 }

@@ -1,7 +1,7 @@
 // Named taps: intermediate values handed to whoever asked, under the goldens' names. Free when off.
 //
 // Names: layerL (streams after layer L, [tokens, hc_mult, hidden]), attnL (attention output after wo_b),
-// mlpL (MoE output with the shared expert), topkL (selected compressed entries, i32), hc_head, norm,
+// mlpL (MoE output with the shared expert), topkL (selected entries), routeL (experts; both i32), hc_head, norm,
 // logits; L is the layer's index. Draft blocks use mtp.K in place of the number.
 #pragma once
 

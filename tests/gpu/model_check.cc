@@ -113,6 +113,15 @@ double row_error(const float* a, const float* b, std::int64_t n) {
   return std::sqrt(error / std::max(norm, 1e-30));
 }
 
+int rows_that_differ(const std::vector<float>& a, const std::vector<float>& b, std::int64_t rows) {
+  const auto width = static_cast<std::ptrdiff_t>(a.size() / static_cast<std::size_t>(rows));
+  int different = 0;
+  for (std::ptrdiff_t t = 0; t < rows; ++t) {
+    different += std::equal(a.begin() + t * width, a.begin() + (t + 1) * width, b.begin() + t * width) ? 0 : 1;
+  }
+  return different;
+}
+
 TEST(Model, layer_forced) {
   FATHOM_NEEDS_GPU();
   LoadedModel cpu = load(DeviceChoice::kCpu, 1024), cuda = load(DeviceChoice::kCuda, 1024);
@@ -152,26 +161,23 @@ TEST(Model, layer_forced) {
         errors.push_back(row_error(out.data() + t * width, expected.data() + t * width, width));
       std::sort(errors.begin(), errors.end());
       const double median = errors[errors.size() / 2], p99 = errors[errors.size() * 99 / 100];
-      std::string selection;
+      const std::string route = "route" + std::to_string(layer);
+      const int routed = rows_that_differ(want.taps.at(route), got.taps.at(route), n);
+      char routing[80];
+      std::snprintf(routing, sizeof(routing), ", routing differs in %d rows (%.1f %%)", routed,
+                    100.0 * routed / static_cast<double>(n));
+      EXPECT_LE(routed, 0.01 * static_cast<double>(n)) << name << " layer " << layer;
+      std::string selection = routing;
       const std::string topk = "topk" + std::to_string(layer);
       if (want.taps.count(topk) > 0) {
-        const std::vector<float>&a = want.taps.at(topk), &b = got.taps.at(topk);
-        const std::size_t k = a.size() / static_cast<std::size_t>(n);
-        int different = 0;
-        for (std::size_t t = 0; t < static_cast<std::size_t>(n); ++t) {
-          different += std::equal(a.begin() + static_cast<std::ptrdiff_t>(t * k),
-                                  a.begin() + static_cast<std::ptrdiff_t>((t + 1) * k),
-                                  b.begin() + static_cast<std::ptrdiff_t>(t * k))
-                           ? 0
-                           : 1;
-        }
+        const int different = rows_that_differ(want.taps.at(topk), got.taps.at(topk), n);
         char part[80];
         std::snprintf(part, sizeof(part), ", selection differs in %d rows (%.1f %%)", different,
                       100.0 * different / static_cast<double>(n));
-        selection = part;
+        selection += part;
         EXPECT_LE(different, 0.03 * static_cast<double>(n)) << name << " layer " << layer;
       }
-      char text[200];
+      char text[320];
       std::snprintf(text, sizeof(text), "  %s layer %d (ratio %3d): median %.2e, p99 %.2e, worst %.2e%s", name, layer,
                     config.compress_ratio(layer), median, p99, errors.back(), selection.c_str());
       report(text);

@@ -10,13 +10,16 @@
 #include "ops/kv_write/kv_write.h"
 #include "ops/linear/linear.h"
 #include "ops/lm_head/lm_head.h"
+#include "ops/markov_head/markov_head.h"
 #include "ops/moe_experts/moe_experts.h"
 #include "ops/moe_route/moe_route.h"
 #include "ops/q_norm_rope/q_norm_rope.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope_rows/rope_rows.h"
+#include "ops/sample/sample_rows.h"
 #include "ops/select_topk/select_topk.h"
 #include "ops/sparse_attention/sparse_attention.h"
+#include "ops/stream_mean/stream_mean.h"
 
 namespace fathom {
 namespace cuda {
@@ -56,6 +59,9 @@ FATHOM_CUDA_VARIANT(moe_experts_mma, MoeExperts);
 FATHOM_CUDA_VARIANT(lm_head_naive, LmHead);
 FATHOM_CUDA_VARIANT(lm_head_mma, LmHead);
 FATHOM_CUDA_VARIANT(draft_input_mma, DraftInput);
+FATHOM_CUDA_VARIANT(stream_mean_simt, StreamMean);
+FATHOM_CUDA_VARIANT(markov_head_warp, MarkovHead);
+FATHOM_CUDA_VARIANT(sample_rows_block, SampleRows);
 #undef FATHOM_CUDA_VARIANT
 
 }  // namespace cuda
@@ -98,6 +104,9 @@ void register_cuda_variants(OpRegistry& registry) {
   add(OpKind::kLmHead, "naive", cuda::lm_head_naive);
   add(OpKind::kLmHead, "mma", cuda::lm_head_mma);
   add(OpKind::kDraftInput, "mma", cuda::draft_input_mma);
+  add(OpKind::kStreamMean, "simt", cuda::stream_mean_simt);
+  add(OpKind::kMarkovHead, "warp", cuda::markov_head_warp);
+  add(OpKind::kSample, "rows", cuda::sample_rows_block);
 }
 
 }  // namespace fathom

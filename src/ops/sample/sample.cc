@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "ops/sample/nucleus_weight.h"
 #include "ops/sample/philox.h"
 
 namespace fathom {
@@ -83,11 +84,11 @@ void process_logits(std::span<const float> logits, const SampleSpec& spec, Sampl
 
 // Moves the shortest run of highest ids whose weights reach `share` of the sum of all weights to the front;
 // returns its length. Sorts only as far as it must.
-std::size_t nucleus(std::vector<std::int32_t>& order, const std::vector<float>& scaled, double share) {
-  double total = 0;
-  for (std::int32_t id : order) total += std::exp(static_cast<double>(scaled[static_cast<std::size_t>(id)]));
+std::size_t nucleus(std::vector<std::int32_t>& order, const std::vector<float>& scaled, float share) {
+  std::uint64_t total = 0;
+  for (std::int32_t id : order) total += nucleus_weight(scaled[static_cast<std::size_t>(id)]);
   const HigherFirst higher{scaled.data()};
-  double sum = 0;
+  std::uint64_t sum = 0;
   std::size_t sorted = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (i == sorted) {
@@ -97,8 +98,8 @@ std::size_t nucleus(std::vector<std::int32_t>& order, const std::vector<float>& 
       if (middle != order.end()) std::nth_element(begin, middle, order.end(), higher);
       std::sort(begin, middle, higher);
     }
-    sum += std::exp(static_cast<double>(scaled[static_cast<std::size_t>(order[i])]));
-    if (sum >= share * total) return i + 1;
+    sum += nucleus_weight(scaled[static_cast<std::size_t>(order[i])]);
+    if (nucleus_reached(sum, total, share)) return i + 1;
   }
   return order.size();
 }
@@ -113,7 +114,6 @@ void cut(const SampleSpec& spec, const std::vector<float>& scaled, std::vector<s
     const auto middle = order.begin() + spec.top_k;
     std::nth_element(order.begin(), middle, order.end(), HigherFirst{scaled.data()});
     order.erase(middle, order.end());
-    std::sort(order.begin(), order.end());  // sums run in ascending id, whatever nth_element left
   }
   if (spec.top_p < 1.0f) order.resize(nucleus(order, scaled, spec.top_p));
   if (spec.min_p > 0.0f) {

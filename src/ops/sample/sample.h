@@ -11,7 +11,8 @@
 //   repetition  l > 0: l / r, else l * r      frequency  l - f * count      presence  l - p
 //   top_k       the k highest, ties to the lowest id
 //   top_p       over softmax of what top_k left, highest first, ties to the lowest id: the shortest run whose
-//               sum reaches top_p; the token that crosses is in, so at least one is
+//               sum reaches top_p; the token that crosses is in, so at least one is. Weights are integers
+//               (nucleus_weight.h): sums know no order
 //   min_p       of that, tokens with at least min_p times the highest probability
 #pragma once
 
