@@ -123,6 +123,7 @@ Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& option
   load.device = parse_device(options.model.device).value_or(DeviceChoice::kCpu);
   load.device_timeout_us = static_cast<std::int64_t>(options.step_timeout_s * 1e6);
   load.num_threads = options.model.threads;
+  load.remembered_variants = true;
   load.numerics = parse_numerics(options.model.numerics).value_or(Numerics::serve());
   FATHOM_ASSIGN_OR_RETURN(load.variants, parse_variants(options.model.variants));
   load.max_step_tokens = options.prefill_chunk_alone + options.max_running;

@@ -122,6 +122,14 @@ struct SelfcheckOptions {
 };
 int run_selfcheck(const SelfcheckOptions& options);
 
+struct SelftestCommandOptions {
+  std::string model;            // whose layers are compared
+  std::string device = "auto";  // cpu, cuda, or cuda where there is one
+  int threads = 0;
+  bool wide = true;  // times at Flash's width, on CUDA
+};
+int run_selftest_command(const SelftestCommandOptions& options);  // 1 when a variant is wrong
+
 struct BenchOptions {
   ModelFlags model;
   std::int64_t chunk = 512;  // prefill rows of a step

@@ -292,6 +292,19 @@ void add_bench_draft(CLI::App& bench, int& exit_code) {
   command->callback([options, &exit_code] { exit_code = run_bench_draft(*options); });
 }
 
+void add_selftest(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<SelftestCommandOptions>();
+  CLI::App* command = app.add_subcommand(
+      "selftest", "Hold every variant of every operation against its slow twin here; remember the fastest right ones");
+  command->add_option("--model", options->model, "Model whose layers are compared (default: the embedded one)");
+  command->add_option("--device", options->device, "auto (default: a GPU where there is one), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda", "emulated"}));
+  command->add_option("--threads", options->threads, "CPU threads (default: all available)")
+      ->check(CLI::Range(1, 1024));
+  command->add_flag("!--no-wide", options->wide, "On a GPU, time the small model's layers instead of Flash's width");
+  command->callback([options, &exit_code] { exit_code = run_selftest_command(*options); });
+}
+
 void add_bench_serve(CLI::App& bench, int& exit_code) {
   auto options = std::make_shared<BenchServeOptions>();
   CLI::App* command = bench.add_subcommand("serve", "Load over real sockets: first token, between tokens, throughput");
@@ -534,6 +547,7 @@ int main(int argc, char** argv) {
   fathom::app::add_chat(app, exit_code);
   fathom::app::add_generate(app, exit_code);
   fathom::app::add_selfcheck(app, exit_code);
+  fathom::app::add_selftest(app, exit_code);
   fathom::app::add_logits(app, exit_code);
   fathom::app::add_tokenize(app, exit_code);
   fathom::app::add_render(app, exit_code);

@@ -64,6 +64,7 @@ Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std
   options.numerics = *numerics;
   options.device = parse_device(flags.device).value_or(DeviceChoice::kCpu);
   options.num_threads = flags.threads;
+  options.remembered_variants = true;
   options.max_logit_rows = max_logit_rows + (drafts.num_drafts > 0 ? 2 * kMaxDraft : 0);
   FATHOM_ASSIGN_OR_RETURN(options.variants, parse_variants(flags.variants));
   ProgressBar bar("loading");

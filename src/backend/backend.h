@@ -34,6 +34,7 @@ class Backend {
   virtual const DeviceInfo& device() const = 0;
   // "NVIDIA H200"; for messages.
   virtual std::string device_name() const { return "the CPU"; }
+  virtual std::string driver_version() const { return "no driver"; }
   // Of the device's own memory; failure: it has none of its own.
   virtual Result<std::int64_t> free_memory_bytes() { return failed_precondition("device memory is host memory"); }
   // Element type of activations between operations: F32 (cpu), BF16 (cuda).

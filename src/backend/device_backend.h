@@ -28,6 +28,7 @@ class DeviceBackend final : public Backend {
 
   const DeviceInfo& device() const override { return card_.info; }
   std::string device_name() const override { return card_.name; }
+  std::string driver_version() const override { return card_.driver; }
   Result<std::int64_t> free_memory_bytes() override;
   DType activation_dtype() const override { return card_.is_emulated ? DType::kF32 : DType::kBF16; }
   bool is_host_memory() const override { return false; }

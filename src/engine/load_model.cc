@@ -8,6 +8,7 @@
 #include "backend/open_cuda.h"
 #include "base/log.h"
 #include "engine/hash.h"
+#include "engine/variant_choice.h"
 
 namespace fathom {
 namespace {
@@ -45,7 +46,47 @@ LoadProgress part_of(const LoadProgress& progress, std::int64_t total_bytes, dou
   };
 }
 
+// Choices that selftest remembered and that this program has; none where there are none or they cannot be read.
+VariantChoices remembered(const OpRegistry& registry, const Backend& backend) {
+  const std::string path = variant_choices_path();
+  if (path.empty()) return {};
+  Result<VariantChoices> choices = read_variant_choices(path, variant_choices_key(backend, registry));
+  if (!choices.ok()) {
+    log_warning("the variants that selftest chose are not used: " + choices.status().message());
+    return {};
+  }
+  std::erase_if(*choices, [&](const auto& choice) {
+    return std::none_of(registry.variants().begin(), registry.variants().end(), [&](const Variant& variant) {
+      return op_name(variant.op) == choice.first && variant.name == choice.second &&
+             variant.backend == backend.device().backend;
+    });
+  });
+  if (!choices->empty()) log_info("variants as fathom selftest chose them (" + path + ")");
+  return *choices;
+}
+
 }  // namespace
+
+std::string variant_choices_key(const Backend& backend, const OpRegistry& registry) {
+  // Another set of variants is another program: what it chose says nothing here.
+  std::uint64_t hash = 0;
+  for (const Variant& variant : registry.variants()) {
+    hash = mix_hash(hash, static_cast<std::uint64_t>(variant.op));
+    for (const char c : variant.name) hash = mix_hash(hash, static_cast<std::uint8_t>(c));
+  }
+  return backend.device_name() + ", " + backend.driver_version() + ", variants " + std::to_string(hash % 1'000'000);
+}
+
+OpRegistry registry_for(DeviceChoice device, const std::function<void(OpRegistry&)>& more) {
+  OpRegistry registry;
+  if (device == DeviceChoice::kCuda) {
+    register_cuda_variants_if_built(registry);
+  } else {
+    register_cpu_variants(registry);
+  }
+  if (more) more(registry);
+  return registry;
+}
 
 std::optional<DeviceChoice> parse_device(std::string_view name) {
   if (name == "cpu") return DeviceChoice::kCpu;
@@ -62,7 +103,7 @@ Result<LoadedModel> load_model(const std::string& path, const LoadOptions& optio
   for (const Finding& finding : loaded.checkpoint->report.findings) log_warning(finding.to_string());
 
   const int num_threads = options.num_threads > 0 ? options.num_threads : ThreadPool::available_cpus();
-  OpRegistry registry;
+  const OpRegistry registry = registry_for(options.device, options.register_more);
   DeviceBackendOptions device;
   device.timeout_us = options.device_timeout_us;
   device.num_threads = num_threads;
@@ -72,16 +113,16 @@ Result<LoadedModel> load_model(const std::string& path, const LoadOptions& optio
                               std::string(numerics_name(options.numerics.mode)) + "; run the others on the CPU");
     }
     FATHOM_ASSIGN_OR_RETURN(loaded.backend, open_cuda_backend(device));
-    register_cuda_variants_if_built(registry);
   } else if (options.device == DeviceChoice::kEmulated) {
     FATHOM_ASSIGN_OR_RETURN(loaded.backend, open_emulated_backend(device));
-    register_cpu_variants(registry);
   } else {
     loaded.backend = std::make_unique<CpuBackend>(num_threads);
-    register_cpu_variants(registry);
   }
+  VariantChoices choices;
+  if (options.remembered_variants) choices = remembered(registry, *loaded.backend);
+  choices.insert(choices.end(), options.variants.begin(), options.variants.end());
   FATHOM_ASSIGN_OR_RETURN(VariantTable variants,
-                          VariantTable::choose(registry, loaded.backend->device().backend, options.variants));
+                          VariantTable::choose(registry, loaded.backend->device().backend, choices));
   loaded.variants = std::make_unique<const VariantTable>(variants);
 
   ModelOptions model;

@@ -1,6 +1,7 @@
 // A checkpoint on disk to a model that runs: verify, map, bind, plan.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,8 @@ struct LoadOptions {
   int num_threads = 0;                 // 0: all CPUs this process may use
   std::int64_t device_timeout_us = 0;  // a device that does not answer for longer has failed; 0: never
   std::vector<std::pair<std::string, std::string>> variants;  // operation (or *), variant
+  bool remembered_variants = false;                           // what fathom selftest chose, before `variants`
+  std::function<void(OpRegistry&)> register_more;             // for tests: variants beside this program's own
   std::int64_t max_step_tokens = 512;                         // prefill chunk
   std::int64_t max_logit_rows = 16;
   bool draft = true;      // bind draft blocks where the checkpoint has them
@@ -43,6 +46,11 @@ struct LoadedModel {
   std::uint64_t weights_fingerprint = 0;
   double load_ms = 0;
 };
+
+// What the choices of selftest are remembered under: the card, its driver, this program's variants.
+std::string variant_choices_key(const Backend& backend, const OpRegistry& registry);
+// The variants of this program on such a backend, `more` included.
+OpRegistry registry_for(DeviceChoice device, const std::function<void(OpRegistry&)>& more = {});
 
 // `path`: a model directory or a .safetensors file.
 Result<LoadedModel> load_model(const std::string& path, const LoadOptions& options);
