@@ -60,10 +60,12 @@ TEST(Model, every_node_of_a_captured_step_has_its_operation) {
   // What the same step launches without a graph, by its trace.
   StepTrace trace;
   session->executor().context().trace = &trace;
+  session->executor().context().capture_max_position = options.max_context_tokens - 1;  // as the graph was made for
   SampleSpec spec;
   spec.temperature = 0.0f;
   ASSERT_TRUE(session->decode(want.back(), spec).ok());
   session->executor().context().trace = nullptr;
+  session->executor().context().capture_max_position = 0;
   ASSERT_EQ(trace.samples.size(), captured->calls.size());
   std::map<std::int32_t, int> launches;
   std::map<std::string, int> by_operation;

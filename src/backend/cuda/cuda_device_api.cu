@@ -106,7 +106,9 @@ class CudaDeviceApi final : public DeviceApi {
     const cudaError_t error = cudaGetDeviceCount(&count);
     static_cast<void>(cudaDriverGetVersion(&driver));
     if (error == cudaErrorInsufficientDriver) {
-      return unavailable("the NVIDIA driver supports CUDA " + version_text(driver) +
+      const std::string found =
+          driver == 0 ? "no NVIDIA driver is installed" : "the NVIDIA driver supports CUDA " + version_text(driver);
+      return unavailable(found +
                          "; this program needs 13.0: install a driver of branch 580 or newer, or run on the CPU");
     }
     if (error != cudaSuccess || count == 0) {
