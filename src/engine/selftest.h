@@ -35,7 +35,9 @@ inline constexpr int kSelftestBatch = 32;
 struct SelftestOptions {
   DeviceChoice device = DeviceChoice::kCpu;
   int num_threads = 0;
-  std::string model;        // whose layers are compared
+  std::string model;  // whose layers are compared
+  // Three cache blocks; more compressed entries than the mini model selects.
+  std::int64_t prompt_rows = 290;
   std::string timed_model;  // whose decode steps are timed; empty: `model`
   // For tests: may add variants.
   std::function<void(OpRegistry&)> register_more;

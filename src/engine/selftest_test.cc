@@ -20,7 +20,8 @@ void broken_norm(ExecutionContext& context, const RmsNormPlan& plan, const RmsNo
 TEST(Selftest, a_wrong_variant_is_found_and_not_chosen) {
   SelftestOptions options;
   options.model = FATHOM_SOURCE_DIR "/tests/data/models/tiny-random";
-  options.num_threads = 2;
+  options.num_threads = 1;
+  options.prompt_rows = 24;
   options.register_more = [](OpRegistry& registry) {
     registry.add(make_variant(OpKind::kRmsNorm, "broken", BackendKind::kCpu, &broken_norm));
   };
@@ -41,7 +42,8 @@ TEST(Selftest, a_wrong_variant_is_found_and_not_chosen) {
     if (report.op == OpKind::kRmsNorm && report.variant == "cpu") {
       EXPECT_TRUE(report.is_chosen);
     }
-    if (report.verdict == Verdict::kRight) {
+    // The draft block stands outside the steps that are timed.
+    if (report.verdict == Verdict::kRight && report.op != OpKind::kDraftInput) {
       EXPECT_GT(report.us_one, 0) << name;
       EXPECT_GT(report.share_of_ceiling, 0) << name;
     }
