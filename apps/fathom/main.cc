@@ -284,7 +284,8 @@ void add_bench_draft(CLI::App& bench, int& exit_code) {
   CLI::App* command =
       bench.add_subcommand("draft", "Decoding by batch and draft depth, adaptive against the fixed ones");
   add_model_flags(*command, options->model);
-  command->add_option("--batch", options->batches, "Sequences at once (default 1 4 16 64)")->check(whole_number(1, 256));
+  command->add_option("--batch", options->batches, "Sequences at once (default 1 4 16 64)")
+      ->check(whole_number(1, 256));
   command->add_option("--most", options->most, "Deepest (default 5)")->check(whole_number(1, 8));
   command->add_option("--repeats", options->repeats, "Of each depth, by turns (default 5)")->check(kPositive);
   command->add_option("--seconds", options->seconds, "Of one run, about (default 0.6)")->check(kSeconds);

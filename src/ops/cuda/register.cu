@@ -16,12 +16,16 @@
 #include "ops/q_norm_rope/q_norm_rope.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope_rows/rope_rows.h"
-#include "ops/sample/sample_rows.h"
 #include "ops/select_topk/select_topk.h"
 #include "ops/sparse_attention/sparse_attention.h"
 #include "ops/stream_mean/stream_mean.h"
 
 namespace fathom {
+
+// Of ops/sample/sample_rows.h: the drawing of rows has no folder of its own.
+struct SampleRowsPlan;
+struct SampleRowsArgs;
+
 namespace cuda {
 
 #define FATHOM_CUDA_VARIANT(name, Op) void name(ExecutionContext&, const Op##Plan&, const Op##Args&)
