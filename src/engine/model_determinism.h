@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -34,7 +35,8 @@ class ModelBench {
                       const std::string& path = FATHOM_SOURCE_DIR "/models/mini-v4") {
     LoadOptions options;
     options.device = device;
-    options.max_logit_rows = 256;
+    options.max_logit_rows = 512;
+    options.max_step_tokens = 640;
     auto loaded = load_model(path, options);
     EXPECT_TRUE(loaded.ok()) << loaded.status().message();
     loaded_ = std::move(*loaded);
@@ -114,7 +116,10 @@ class ModelBench {
     bool together = true;
     bool cancels = false;
     std::int32_t num_drafts = 0;
+    bool adaptive = false;
     std::int32_t num_sequences = 32;
+    // An executor around the model's, for example one that proposes otherwise; it is asked for num_drafts.
+    std::function<std::unique_ptr<Executor>(std::unique_ptr<ModelExecutor>)> wrap;
   };
 
   // Returns the engine's statistics at the end.
@@ -124,12 +129,14 @@ class ModelBench {
     options.max_queued_requests = 1000;
     options.prefix_cache = run.prefix_cache;
     options.num_drafts = run.num_drafts;
+    options.adaptive_drafts = run.adaptive;
     options.max_running = run.num_sequences;
     options.prefill_chunk_tokens = options.prefill_chunk_shared_tokens = options.prefill_chunk_alone_tokens =
         run.chunk_tokens;
-    auto engine = Engine::make(
-        options, make_executor(run.num_context_blocks, run.num_resume_slots, run.num_drafts, run.num_sequences),
-        nullptr);
+    auto inner =
+        make_executor(run.num_context_blocks, run.num_resume_slots, run.wrap ? 0 : run.num_drafts, run.num_sequences);
+    std::unique_ptr<Executor> executor = run.wrap ? run.wrap(std::move(inner)) : std::move(inner);
+    auto engine = Engine::make(options, std::move(executor), nullptr);
     EXPECT_TRUE(engine.ok()) << engine.status().message();
     std::mt19937_64 random(99);
     for (std::int32_t time = 0; time < run.times; ++time) {

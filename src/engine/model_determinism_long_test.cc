@@ -19,10 +19,14 @@ TEST(ModelDeterminismLong, TwoHundredPrompts) {
     together.prefix_cache = false;
     bench.expect_answers(cases, together);
   }
-  for (std::int32_t depth : {1, 2, 3, 7}) {
+  for (std::int32_t depth : {1, 2, 3, 4, 5, 6, 7, -1}) {
     ModelBench::Run drafted;
-    drafted.num_drafts = depth;
+    drafted.num_drafts = depth < 0 ? 5 : depth;
+    drafted.adaptive = depth < 0;
+    drafted.num_sequences = 64;
     bench.expect_answers(cases, drafted);
+    drafted.together = false;
+    if (depth == 1 || depth == 7 || depth < 0) bench.expect_answers(cases, drafted);
   }
   ModelBench::Run pressed;
   pressed.cancels = true;
