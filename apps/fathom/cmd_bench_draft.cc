@@ -220,6 +220,7 @@ Result<Verdict> bench_batch(const BenchDraftOptions& options, LoadedModel& loade
   const Verdict verdict = judge(contestants);
   std::printf("  adaptive: %.3f of the best fixed depth (%s), %.3f of off: %s\n", verdict.of_best, verdict.best.c_str(),
               verdict.of_off, verdict.holds() ? "holds" : "MISSED");
+  std::fflush(stdout);
   json["verdicts"].push_back({{"batch", batch},
                               {"best_depth", verdict.best},
                               {"of_best", verdict.of_best},

@@ -105,7 +105,7 @@ struct DepthChoice {
 DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const ExpectedTokens& tokens,
                          std::int32_t max_depth, double budget_us);
 
-// What a decision needs to know, kept up step by step. The share of time for trying out is bounded: 1 %.
+// What a decision needs to know, kept up step by step. The share of time for trying out is bounded: kTrialShare.
 class DepthPolicy {
  public:
   static constexpr double kTrialShare = 0.004;
