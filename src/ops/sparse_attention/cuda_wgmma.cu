@@ -72,8 +72,8 @@ __device__ __forceinline__ KeyPlace find_key(const AttentionCall& call, const Ro
   if (i >= tile.size) return {};
   if (tile.group == 0) {
     const std::int32_t position = keys.window_begin + i;
-    const std::int64_t at = call.rows.window_offset[keys.sequence] + position / kBlockTokens -
-                            call.rows.window_first[keys.sequence];
+    const std::int64_t at =
+        call.rows.window_offset[keys.sequence] + position / kBlockTokens - call.rows.window_first[keys.sequence];
     return {__ldg(call.rows.window_table + at), position % kBlockTokens};
   }
   const int j = (tile.group - 1) * kAttentionGroup + i, per_block = kBlockTokens / call.cache.ratio;
@@ -102,8 +102,8 @@ __device__ __forceinline__ void load_raw(RawKey& raw, const AttentionCall& call,
   for (int j = 0; j < 7; ++j) raw.codes[j] = load_piece(data + 16 * (part + 4 * j), aligned);
   raw.rope[0] = load_piece(data + kNopeDim + 16 * part, aligned);
   raw.rope[1] = load_piece(data + kNopeDim + 16 * (part + 4), aligned);
-  raw.scales = __ldg(
-      reinterpret_cast<const uint2*>(page + per_block * kRecordDataBytes + place.slot * kRecordScaleBytes));
+  raw.scales =
+      __ldg(reinterpret_cast<const uint2*>(page + per_block * kRecordDataBytes + place.slot * kRecordScaleBytes));
 }
 
 // Codes to bf16: placed bits times 2^120 2^(scale - 127), one exact multiply.
