@@ -94,8 +94,7 @@ TEST(MoeExperts, IsTheFormulaAndTheWeightStandsBeforeW2) {
     const Tensor weights = make_f32({1, 2}, routing);
     for (const bool quantise : {false, true}) {
       SCOPED_TRACE(format_name(format) + (quantise ? " vendor" : " plain"));
-      std::vector<float> before(160), after(160);
-      for (std::size_t c = 0; c < 160; ++c) before[c] = after[c] = 0.0f;
+      std::vector<float> before(160, 0.0f), after(160, 0.0f), shared(160, 0.0f);
       for (std::size_t i = 0; i < 3; ++i) {
         const Expert& expert = i < 2 ? layer.experts[static_cast<std::size_t>(chosen[i])] : layer.shared;
         const double weight = i < 2 ? double{routing[i]} : 1.0;
@@ -104,6 +103,7 @@ TEST(MoeExperts, IsTheFormulaAndTheWeightStandsBeforeW2) {
         for (std::size_t c = 0; c < 160; ++c) {
           before[c] += static_cast<float>(y[c]);
           after[c] += static_cast<float>(late[c]);
+          if (i == 2) shared[c] = static_cast<float>(y[c]);
         }
       }
       const Numerics numerics = quantise ? Numerics::vendor() : Numerics::plain();
@@ -111,8 +111,17 @@ TEST(MoeExperts, IsTheFormulaAndTheWeightStandsBeforeW2) {
       if (!quantise) {
         EXPECT_TRUE(within(found, before, 2e-6));
       } else {
-        // A sum in its last bit may flip one code of t in a run of many; the weight after w2 moves them all.
-        EXPECT_GT(relative_l2(after, before), 2e-3);
+        // A sum in its last bit may flip one code of t in a run of many; the weight after w2 moves them all: e4m3's
+        // three mantissa bits round a value by 2^-4 / sqrt(3) / 1.5 = 2.4 % rms, and t and weight * t round
+        // independently, so the routed experts' part moves by 3.4 % of itself, by less where few codes make most of it:
+        // a quarter is asked. The shared expert has no weight; where the draw makes it the larger, the whole moves by
+        // less.
+        std::vector<float> routed_before(160), routed_after(160);
+        for (std::size_t c = 0; c < 160; ++c) {
+          routed_before[c] = before[c] - shared[c];
+          routed_after[c] = after[c] - shared[c];
+        }
+        EXPECT_GT(relative_l2(routed_after, routed_before), 0.034 / 4);
         EXPECT_LT(relative_l2(found, before), 0.4 * relative_l2(after, before));
       }
     }

@@ -32,11 +32,13 @@ double relative_l2(std::span<const float> a, std::span<const float> b);
 ::testing::AssertionResult within(std::span<const float> a, std::span<const float> b, double bound);
 
 // For results that end in a rounding (bf16, e4m3, e2m1): sums that differ in their last fp32 bit may round to
-// neighbouring values. At most `max_share` of the elements differ by more than fp32 noise (1e-5 relative), each
-// by at most `step` of the larger magnitude or `step * floor`, whichever is more.
+// neighbouring values. An element differs by more than fp32 noise (1e-5 relative) with a probability of at most
+// `max_share`: noise of 8e-6 on either side of a tie, ties being 2^-8 apart, makes 0.004. So the number that differ has
+// at most a binomial distribution; its mean and six deviations are allowed. Each differs by at most `step` of the
+// larger magnitude or `step * floor`, whichever is more.
 struct RoundingAllowance {
   double step = 0x1p-7;      // one bf16 ulp
-  double max_share = 0.004;  // of the elements, or two of them
+  double max_share = 0.004;  // of the elements on average; two always
   double floor = 1e-3;       // elements near zero: relative to the largest element
   bool pairs = false;        // rotated channels: an element is as large as the larger of its pair
 };
