@@ -288,13 +288,16 @@ Status profile_overhead(const ProfileOptions& options) {
   FATHOM_ASSIGN_OR_RETURN(const TakingCost cost, measure_taking(*step, options.rounds));
   std::printf("plain step: %.1f us (median); %lld interleaved samples each; outputs bitwise the same in all\n",
               cost.base_us, static_cast<long long>(cost.times.num_samples));
-  const auto print = [&](const char* name, const ExposedTime& extra) {
+  const auto print = [&](const char* name, const ExposedTime& extra, double base_us) {
     std::printf("%-46s %+8.2f us [%+.2f, %+.2f] = %+.3f %% of the step [%+.3f, %+.3f]\n", name, extra.us, extra.low_us,
-                extra.high_us, 100 * extra.us / cost.base_us, 100 * extra.low_us / cost.base_us,
-                100 * extra.high_us / cost.base_us);
+                extra.high_us, 100 * extra.us / base_us, 100 * extra.low_us / base_us, 100 * extra.high_us / base_us);
   };
-  print("always on: sums of operation times", cost.times);
-  print("capture: every call with its cost", cost.trace);
+  print("always on: sums of operation times", cost.times, cost.base_us);
+  print("capture: every call with its cost", cost.trace, cost.base_us);
+  std::printf("CPU time, which other load does not stretch (with --threads 1 no thread waits for another): %.1f us\n",
+              cost.base_cpu_us);
+  print("always on, CPU time", cost.times_cpu, cost.base_cpu_us);
+  print("capture, CPU time", cost.trace_cpu, cost.base_cpu_us);
   return {};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <ctime>
 #include <utility>
 
 #include "ops/op_kind.h"
@@ -27,6 +28,12 @@ std::uint64_t hash_floats(std::uint64_t seed, std::span<const float> values) {
 
 double us_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double cpu_time_us() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
 }
 
 }  // namespace
@@ -122,11 +129,13 @@ Status ModelStep::prefill() {
 Result<RepeatableStep::Run> ModelStep::run_once() {
   ++plan_.step;
   Run run;
+  const double cpu_begin_us = cpu_time_us();
   const auto begin = std::chrono::steady_clock::now();
   FATHOM_RETURN_IF_ERROR(executor_->launch(plan_));
   FATHOM_ASSIGN_OR_RETURN(result_, executor_->wait());
   run.step_us = us_since(begin);
-  parts_ = {result_.prepare_us, result_.forward_us, result_.sample_us, result_.draft_us};
+  const double cpu_us = cpu_time_us() - cpu_begin_us;
+  parts_ = {result_.prepare_us, result_.forward_us, result_.sample_us, result_.draft_us, cpu_us};
   for (std::int32_t s = 0; s < options_.batch; ++s) {
     run.output_hash = hash_floats(run.output_hash, executor_->logits(s));
     const SampledToken& token = result_.sequences[at(s)].tokens.front();
@@ -164,27 +173,40 @@ Result<RepeatableStep::Run> ModelStep::run_taking(Taking taking) {
 
 Result<TakingCost> measure_taking(ModelStep& step, std::int32_t num_rounds) {
   TakingCost out;
-  std::vector<double> base, times, trace;
-  for (int i = 0; i < 3; ++i) FATHOM_RETURN_IF_ERROR(step.run_taking(Taking::kTrace).status());
-  FATHOM_ASSIGN_OR_RETURN(RepeatableStep::Run before, step.run_taking(Taking::kNothing));
-  const std::uint64_t hash = before.output_hash;
+  struct Times {
+    double wall_us, cpu_us;
+  };
+  std::uint64_t hash = 0;
+  const auto timed = [&](Taking taking) -> Result<Times> {
+    FATHOM_ASSIGN_OR_RETURN(const RepeatableStep::Run run, step.run_taking(taking));
+    if (std::exchange(hash, run.output_hash) != run.output_hash) {
+      return internal_error("a step's outputs changed with what was measured beside it");
+    }
+    return Times{run.step_us, step.parts().cpu_us};
+  };
+  FATHOM_ASSIGN_OR_RETURN(const RepeatableStep::Run first, step.run_taking(Taking::kNothing));
+  hash = first.output_hash;
+  for (int i = 0; i < 3; ++i) FATHOM_RETURN_IF_ERROR(timed(Taking::kTrace).status());
+  FATHOM_ASSIGN_OR_RETURN(Times before, timed(Taking::kNothing));
+  std::vector<double> base, base_cpu, times, times_cpu, trace, trace_cpu;
   for (std::int32_t i = 0; i < num_rounds; ++i) {
     // In turn, so that neither always follows the other.
     for (const bool is_trace : {i % 2 == 0, i % 2 != 0}) {
-      FATHOM_ASSIGN_OR_RETURN(const RepeatableStep::Run run,
-                              step.run_taking(is_trace ? Taking::kTrace : Taking::kTimes));
-      FATHOM_ASSIGN_OR_RETURN(const RepeatableStep::Run behind, step.run_taking(Taking::kNothing));
-      if (run.output_hash != hash || behind.output_hash != hash) {
-        return internal_error("a step's outputs changed with what was measured beside it");
-      }
-      (is_trace ? trace : times).push_back(run.step_us - 0.5 * (before.step_us + behind.step_us));
-      base.push_back(behind.step_us);
+      FATHOM_ASSIGN_OR_RETURN(const Times run, timed(is_trace ? Taking::kTrace : Taking::kTimes));
+      FATHOM_ASSIGN_OR_RETURN(const Times behind, timed(Taking::kNothing));
+      (is_trace ? trace : times).push_back(run.wall_us - 0.5 * (before.wall_us + behind.wall_us));
+      (is_trace ? trace_cpu : times_cpu).push_back(run.cpu_us - 0.5 * (before.cpu_us + behind.cpu_us));
+      base.push_back(behind.wall_us);
+      base_cpu.push_back(behind.cpu_us);
       before = behind;
     }
   }
-  out.base_us = median_interval(base, 0.95).us;
+  out.base_us = median_interval(std::move(base), 0.95).us;
+  out.base_cpu_us = median_interval(std::move(base_cpu), 0.95).us;
   out.times = median_interval(std::move(times), 0.95);
   out.trace = median_interval(std::move(trace), 0.95);
+  out.times_cpu = median_interval(std::move(times_cpu), 0.95);
+  out.trace_cpu = median_interval(std::move(trace_cpu), 0.95);
   return out;
 }
 

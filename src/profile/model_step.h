@@ -26,6 +26,7 @@ enum class Taking : std::uint8_t {
 // Host parts of a step's launch (StepTrace).
 struct StepParts {
   double prepare_us = 0, forward_us = 0, sample_us = 0, draft_us = 0;
+  double cpu_us = 0;  // of all threads: what other load on the machine does not stretch
 };
 
 class ModelStep final : public RepeatableStep {
@@ -62,8 +63,9 @@ class ModelStep final : public RepeatableStep {
 
 // What taking costs, from interleaved steps: medians with the sign test's interval, relative to the plain step.
 struct TakingCost {
-  double base_us = 0;
-  ExposedTime times, trace;  // extra time per step
+  double base_us = 0, base_cpu_us = 0;
+  ExposedTime times, trace;          // extra time per step
+  ExposedTime times_cpu, trace_cpu;  // extra CPU time per step
 };
 Result<TakingCost> measure_taking(ModelStep& step, std::int32_t num_rounds);
 
