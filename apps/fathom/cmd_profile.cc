@@ -14,6 +14,7 @@
 #include "commands.h"
 #include "engine/load_model.h"
 #include "opened_model.h"
+#include "ops/op_kind.h"
 #include "profile/attribute.h"
 #include "profile/core_clock.h"
 #include "profile/device_timeline.h"
@@ -105,12 +106,13 @@ std::vector<ExposedTarget> exposed_targets(const ProfileReport& report) {
     ExposedTarget target{category.category, "", {}, category.time_us, true};
     std::vector<ExposedTarget> own;
     for (const TableRow& row : operation_table(report)) {
-      if (row.category != category.category) continue;
+      // Copies and kernels outside operations cannot be repeated.
+      if (row.category != category.category || !parse_op_name(row.operation)) continue;
       target.operations.push_back(row.operation);
       own.push_back({row.category, row.operation, {row.operation}, row.time_us, may_leave_out(row.operation)});
       target.may_leave_out = target.may_leave_out && own.back().may_leave_out;
     }
-    targets.push_back(std::move(target));
+    if (!own.empty()) targets.push_back(std::move(target));
     for (ExposedTarget& operation : own) targets.push_back(std::move(operation));
   }
   return targets;
