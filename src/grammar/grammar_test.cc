@@ -202,6 +202,53 @@ TEST(Grammar, RecursiveSchemasAreRefused) {
   EXPECT_NE(source.status().message().find("tool f"), std::string::npos) << source.status().message();
 }
 
+TEST(Grammar, ConditionsThatTheGrammarLeavesOutAreRefused) {
+  const auto message = [](const std::string& schema) {
+    const auto result = compiler().compile({GrammarKind::kJsonSchema, schema}, kPatience);
+    return result.ok() ? std::string() : result.status().message();
+  };
+  const std::pair<const char*, const char*> refused[] = {
+      {R"({"allOf": [{"type": "integer"}, {"minimum": 900}]})", "\"allOf\""},
+      {R"({"anyOf": [{"type": "integer"}], "minimum": 900})", "\"minimum\""},
+      {R"({"$ref": "#/$defs/i", "minimum": 900, "$defs": {"i": {"type": "integer"}}})", "\"minimum\""},
+      {R"({"not": {"type": "integer"}})", "\"not\""},
+      {R"({"type": "integer", "not": {"const": 12}})", "\"not\""},
+      {R"({"if": {"minimum": 0}, "then": {"minimum": 900}})", "\"if\""},
+      {R"({"type": "string", "enum": [1, "a"]})", "\"type\""},
+      {R"({"const": 5, "minimum": 900})", "\"minimum\""},
+      {R"({"minimum": 900})", "\"minimum\""},
+      {R"({"type": "object", "required": ["zz"], "properties": {"a": {"type": "integer"}}})", "\"zz\""},
+      {R"({"required": ["zz"]})", "\"required\""},
+      {R"({"type": "array", "items": {"type": "integer"}, "uniqueItems": true})", "\"uniqueItems\""},
+      {R"({"type": "array", "contains": {"const": 2}})", "\"contains\""},
+      {R"({"type": "string", "pattern": "a+", "maxLength": 7})", "\"pattern\""},
+      {R"({"type": "string", "format": "email", "maxLength": 3})", "\"format\""},
+      {R"({"type": "number", "multipleOf": 2})", "\"multipleOf\""},
+      {R"({"type": "integer", "multipleOf": 2, "minimum": 1})", "\"multipleOf\""},
+      {R"({"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}, {"not": {}}]}}})",
+       "#/properties/a/anyOf/1"},
+  };
+  for (const auto& [schema, named] : refused) EXPECT_NE(message(schema).find(named), std::string::npos) << schema;
+  // Conditions that hold, that concern another type, annotations, and names that look like keywords.
+  for (const char* schema : {
+           R"({"allOf": [{"type": "integer", "minimum": 1}]})",
+           R"({"type": "string", "enum": ["a", "b"], "title": "t", "default": "a"})",
+           R"({"type": "integer", "const": 5, "description": "d"})",
+           R"({"type": "integer", "minLength": 3, "uniqueItems": true, "multipleOf": 3})",
+           R"({"type": ["string", "null"], "maxLength": 3, "minimum": 4})",
+           R"({"type": "array", "items": {"type": "integer"}, "uniqueItems": false, "maxItems": 3})",
+           R"({"type": "object", "properties": {"not": {"type": "integer"}, "if": {"type": "string"}},
+               "required": ["not"], "additionalProperties": false, "x-note": {"not": 1}})",
+           R"({"$ref": "#/$defs/i", "default": 3, "$defs": {"i": {"type": "integer", "minimum": 900}}})",
+       }) {
+    EXPECT_EQ(message(schema), "") << schema;
+  }
+  const std::vector<CallableTool> tools = {{"f", R"({"type": "object", "properties": {"n": {"not": {}}}})"}};
+  const auto source = make_tool_calls_source(tools, ToolCallRule::kRequired, true);
+  ASSERT_FALSE(source.ok());
+  EXPECT_NE(source.status().message().find("tool f"), std::string::npos) << source.status().message();
+}
+
 TEST(Grammar, ManyThreadsCompileTheSameAndDifferentGrammars) {
   std::atomic<int> failures{0};
   std::vector<std::thread> threads;

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "grammar/grammar.h"
+#include "grammar/schema_enforcement.h"
 #include "grammar/schema_recursion.h"
 
 namespace fathom {
@@ -207,7 +208,9 @@ class Compiler final : public GrammarCompiler {
       return invalid_argument("the schema is a JSON " + std::string(json.type_name()) + ", expected an object");
     }
     // The schemas within tool calls were looked at where their source was made.
-    return spec.kind == GrammarKind::kJsonSchema ? check_not_recursive(json) : Status{};
+    if (spec.kind != GrammarKind::kJsonSchema) return {};
+    if (const Status status = check_not_recursive(json); !status.ok()) return status;
+    return check_enforced(json);
   }
 
   std::shared_ptr<Workshop> workshop_;
@@ -233,6 +236,9 @@ Result<std::string> make_tool_calls_source(std::span<const CallableTool> tools, 
       return invalid_argument("the parameters of tool " + tool.name + " are not a JSON schema object");
     }
     if (const Status status = check_not_recursive(schema); !status.ok()) {
+      return status.with_context("the parameters of tool " + tool.name);
+    }
+    if (const Status status = check_enforced(schema); !status.ok()) {
       return status.with_context("the parameters of tool " + tool.name);
     }
     if (schema.is_object() && !schema.contains("type")) schema["type"] = "object";
