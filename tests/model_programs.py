@@ -241,6 +241,7 @@ def test_bad_input(scratch):
     refuse(["logits", "--ids", bad, "--positions", "2", "--out", scratch / "never"], "--positions", "0 to 1")
     refuse(["logits", "--ids", bad, "--positions", "x", "--out", scratch / "never"], "--positions", "x")
     refuse(["logits", "--ids", empty, "--out", scratch / "never"], str(empty))
+    refuse(["logits", "--ids", bad, "--out", scratch / "never", "--dump-taps", scratch / "." / "a" / ".." / "never"], "--dump-taps", "two files")
     refuse(["logits", "--ids", bad, "--out", empty / "a" / "b"], str(empty))
     refuse(["logits", "--ids", bad, "--out", scratch / "never", "--max-context", "1"], "2 ids")
     check(not list(scratch.glob("never*")), "nothing half-done is left", list(scratch.glob("never*")))
@@ -261,6 +262,7 @@ def test_bad_input(scratch):
         refuse(["generate", "--prompt", "x", flag, value], f"{flag}: found {value or 'an empty text'}, expected a number")
     for flag, value in (("--port", "65536"), ("--port", "-1"), ("--key-max-concurrent", "-1"), ("--top-k", "-2"),
                         ("--scripted-step-us", "-5"), ("--temperature", "-1"), ("--top-p", "0"), ("--min-p", "nan"),
+                        ("--temperature", "nan"), ("--top-p", "7"), ("--top-p", "-nan"), ("--drain", "inf"), ("--step-timeout", "nan"),
                         ("--max-queued", "99999999999"), ("--max-body", "-1"), ("--max-body", "0"), ("--drain", "-1"),
                         ("--cache-memory", "5XB"), ("--cache-memory", "99999999999G")):
         refuse(["serve", "--scripted", flag, value], f"serve: {flag}: found {value}, expected")
@@ -272,6 +274,7 @@ def test_bad_input(scratch):
                     ["chat"], ["serve"], ["selfcheck"], ["bench", "decode"], ["convert", "--to", "nvfp4", "--out", empty]):
         refuse([*command, "--model", ""], "--model: found an empty text, expected a path")
     refuse(["genrate"], "genrate", "generate")
+    refuse(["genrate", "--help"], "genrate", "generate")
     refuse(["generate", "--prompt", "x", "--model", bad], str(bad), "found a file", "model directory")
     # A rename over one of these would replace the node itself, not write to it.
     (scratch / "link").symlink_to(bad)

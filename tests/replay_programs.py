@@ -53,6 +53,14 @@ def main():
             code, out, error = replay(file)
             check(code == 1 and out == "" and re.search(message, error), name, code, out, error)
             check(len(error.strip().splitlines()) == 1, name, error)
+        # Cut in the middle of a line: what stands before it is judged, and only that.
+        for cut in (tenth.end(), tenth.end() - 3, tenth.start() + 2):
+            file.write_text(text[:cut])
+            code, out, error = replay(file)
+            check(code == 0 and f"truncated at line {line}," in out and "the same plans" in out, cut, code, out, error)
+        file.write_text(changed["a plan that differs"][0][:plans[12].end()])
+        code, out, error = replay(file)
+        check(code == 1 and out == "" and f"line {line}: the plan" in error, code, out, error)
         code, _, error = replay(pathlib.Path(scratch) / "missing")
         check(code == 1 and "missing" in error, error)
     print("fathom replay works")

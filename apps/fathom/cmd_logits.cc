@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "base/mapped_file.h"
 #include "checkpoint/safetensors.h"
@@ -107,6 +109,11 @@ std::span<const std::byte> bytes_of(std::span<const T> values) {
 
 Status logits(const LogitsOptions& options) {
   constexpr std::int64_t kLogitRows = 64;
+  std::error_code unreadable;
+  const auto out = std::filesystem::weakly_canonical(options.out, unreadable);  // empty where it has no answer
+  if (!options.taps.empty() && !out.empty() && out == std::filesystem::weakly_canonical(options.taps, unreadable)) {
+    return invalid_argument("--out and --dump-taps: found " + options.out + " for both, expected two files");
+  }
   FATHOM_ASSIGN_OR_RETURN(OpenedModel opened, open_model(options.model, false, kLogitRows));
   const std::int64_t vocab = opened.loaded.model->config().vocab_size;
   FATHOM_ASSIGN_OR_RETURN(const IdLists lists, read_id_lists(options.ids, vocab));

@@ -39,7 +39,13 @@ int run_replay(const ReplayOptions& options) {
   const auto line = [](const char* name, std::int64_t value) {
     std::printf("  %-32s %lld\n", name, static_cast<long long>(value));
   };
-  std::printf("%s: the same plans, all rules kept\n", options.file.c_str());
+  if (report->cut_line > 0) {
+    std::printf("%s: the log is truncated at line %lld, which has no end and is left out; before it ",
+                options.file.c_str(), static_cast<long long>(report->cut_line));
+  } else {
+    std::printf("%s: ", options.file.c_str());
+  }
+  std::printf("the same plans, all rules kept\n");
   line("calls", report->num_lines);
   line("steps", report->num_steps);
   line("sequences", report->num_sequences);

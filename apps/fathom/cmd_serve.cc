@@ -205,7 +205,14 @@ Result<SchedulerLogSink> open_scheduler_log(const std::string& path) {
   std::setvbuf(file, nullptr, _IOLBF, std::size_t{1} << 16);  // whole lines, also of a server that is killed
   const std::shared_ptr<std::FILE> owner(file, [](std::FILE* f) { std::fclose(f); });
   log_warning(path + " will hold the token ids of all prompts and answers");
-  return SchedulerLogSink([owner](std::string_view line) { std::fwrite(line.data(), 1, line.size(), owner.get()); });
+  // After a failed write nothing follows: a log with a hole would be taken for a scheduler gone wrong.
+  return SchedulerLogSink([owner, path, lost = false](std::string_view line) mutable {
+    if (lost) return;
+    lost = std::fwrite(line.data(), 1, line.size(), owner.get()) != line.size() || std::ferror(owner.get()) != 0;
+    if (!lost) return;
+    log_error("--scheduler-log " + path + ": writing failed: " + std::strerror(errno) +
+              "; the log ends here, serving goes on");
+  });
 }
 
 Result<std::shared_ptr<ServedModel>> load(const ServeOptions& options, const std::string& path, Server& server) {

@@ -98,6 +98,11 @@ const CLI::Validator kTopK = whole_number(-1, kMost32);
 const CLI::Validator kPath(
     [](std::string& text) { return text.empty() ? found_expected(text, "a path") : std::string(); }, "PATH");
 
+// Nor "no key", nor "every address".
+const CLI::Validator kNotEmpty(
+    [](std::string& text) { return text.empty() ? found_expected(text, "one that is not empty") : std::string(); },
+    "TEXT");
+
 const std::map<std::string, bool> kOnOff = {{"on", true}, {"off", false}};
 
 // Each add_* declares one subcommand; its callback runs it and leaves the exit code.
@@ -439,11 +444,12 @@ void add_serve(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<ServeOptions>();
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP: OpenAI's and Anthropic's APIs, a web page");
   add_model_flags(*command, options->model);
-  command->add_option("--host", options->host, "Address to listen on (default 127.0.0.1)");
+  command->add_option("--host", options->host, "Address to listen on (default 127.0.0.1)")->check(kNotEmpty);
   command->add_option("--port", options->port, "Port (default 8000; 0: any free one)")->check(whole_number(0, 65535));
   command->add_option("--served-model-name", options->served_model_names,
                       "Names that requests may use, first reported");
-  command->add_option("--api-key", options->api_keys, "Key that requests must carry; may be given several times");
+  command->add_option("--api-key", options->api_keys, "Key that requests must carry; may be given several times")
+      ->check(kNotEmpty);
   command
       ->add_option("--api-key-file", options->api_key_file,
                    "Lines 'label secret [max_concurrent=N] [max_per_minute=N]'")
@@ -566,7 +572,9 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) return fathom::app::report_usage(app, error, argc, argv);
+    // Help asked of a subcommand that is none.
+    const bool unknown = argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty();
+    if (error.get_exit_code() != 0 || unknown) return fathom::app::report_usage(app, error, argc, argv);
     app.exit(error);  // --help, --version
   }
   // What the subcommands printed may still stand in the buffer: a full disk shows here.

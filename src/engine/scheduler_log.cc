@@ -359,13 +359,20 @@ Result<ReplayReport> replay_scheduler_log(std::string_view text,
                             std::string(kVersion) + "'");
   }
   Replay replay(on_event);
+  std::int64_t cut_line = 0;
   for (std::int64_t number = 2; std::getline(in, line); ++number) {
+    if (in.eof()) {
+      cut_line = number;
+      break;
+    }
     std::istringstream words(line);
     if (const std::string wrong = replay.play(words); !wrong.empty()) {
       return failed_precondition("scheduler log, line " + std::to_string(number) + ": " + wrong);
     }
   }
-  return replay.report();
+  ReplayReport report = replay.report();
+  report.cut_line = cut_line;
+  return report;
 }
 
 }  // namespace fathom

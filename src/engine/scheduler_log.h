@@ -40,6 +40,7 @@ std::uint64_t plan_digest(const StepPlan& plan);
 // What a recorded life came to.
 struct ReplayReport {
   std::int64_t num_lines = 0, num_steps = 0;
+  std::int64_t cut_line = 0;  // the number of a last line without its end, which is not played; 0: there is none
   std::int64_t num_sequences = 0, num_cancelled = 0;
   std::int64_t prefill_rows = 0, decode_rows = 0, drawn_tokens = 0;
   std::int64_t most_prefill_rows = 0;  // of a step in which others decoded
@@ -50,8 +51,9 @@ struct ReplayReport {
 
 // Makes the recorded calls on a scheduler of its own and judges the life: each plan is the recorded one; after each
 // call blocks and state slots add up; plans keep the limits, hold a sequence once and begin where its cache ends;
-// prefill keeps its share beside decodes; when no sequence is left no block is held. Failure: the line, and what is
-// wrong there. `on_event` (may be empty) hears of every event, without times.
+// prefill keeps its share beside decodes; when no sequence is left no block is held. A log may end in the middle of a
+// line (its server was killed, or still runs): what stands before it is judged. Failure: the line, and what is wrong
+// there. `on_event` (may be empty) hears of every event, without times.
 Result<ReplayReport> replay_scheduler_log(std::string_view text,
                                           const std::function<void(const EngineEvent&)>& on_event = {});
 

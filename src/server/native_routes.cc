@@ -312,7 +312,11 @@ void handle_request(RouteCall& call) {
     write_record(json, call, record, all);
     return call.reply_json(std::move(out));
   }
-  call.reply_error({404, "no request '" + id + "' among those running and the last 1024", {}, "not_found"});
+  call.reply_error({404,
+                    "no request '" + id +
+                        "' among those running and the last 1024; they go by the x-request-id header of their answer",
+                    {},
+                    "not_found"});
 }
 
 }  // namespace fathom

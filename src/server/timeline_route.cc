@@ -63,7 +63,11 @@ void reply_timeline(RouteCall& call, std::string_view id) {
   const auto model = call.server->model();
   if (record == all.end() || model == nullptr) {
     return call.reply_error(
-        {404, "no request '" + std::string(id) + "' among those running and the last 1024", {}, "not_found"});
+        {404,
+         "no request '" + std::string(id) +
+             "' among those running and the last 1024; they go by the x-request-id header of their answer",
+         {},
+         "not_found"});
   }
   std::unordered_map<std::int64_t, std::string> others;
   for (const RequestRecord& each : all) {

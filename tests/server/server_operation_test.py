@@ -288,7 +288,9 @@ class OpenServerTest(unittest.TestCase):
         record = self.server.get("/v1/requests/tl-victim").json
         self.assertEqual(record["stalled_most_by"], "tl-culprit")
         self.assertAlmostEqual(record["timeline_ms"]["stalled_by_prefills"], sum(c["ms"] for c in causes), delta=5.0)
-        self.assertEqual(self.server.get("/v1/requests/nobody/timeline").status, 404)
+        for path in ("/v1/requests/nobody/timeline", "/v1/requests/chatcmpl-nobody"):
+            reply = self.server.get(path)
+            self.assertEqual((reply.status, "x-request-id" in reply.text), (404, True), reply.text)
 
     def test_aliases_are_live_numbers(self):
         """Each vllm: name has its twin's value, and traffic moves those that count it."""
@@ -686,8 +688,19 @@ class OverloadTest(unittest.TestCase):
                     told = server.post("/v1/responses", {"input": "Say ⟦t</think>x⟧", "max_output_tokens": 3, "temperature": 0.5, "top_p": 0.125}).json
                     self.assertEqual((told["temperature"], told["top_p"]), (0.5, 0.125))
 
+    def test_scheduler_log_on_a_full_disk(self):
+        done = subprocess.Popen([program_path(), "serve", "--port", "0", "--scripted", "--model", "models/mini-v4",
+                                 "--scheduler-log", "/dev/full"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        while done.stdout.readline() not in ("ready\n", ""):
+            pass
+        done.terminate()
+        _, told = done.communicate(timeout=20)
+        self.assertEqual(done.returncode, 0, told)
+        self.assertEqual(told.count("--scheduler-log /dev/full: writing failed: No space left"), 1, told)
+
     def test_bad_starts(self):
-        for flags, message in ((["--model", "/nowhere"], "/nowhere"), (["--host", "203.0.113.7"], "203.0.113.7")):
+        for flags, message in ((["--api-key", ""], "--api-key: found an empty text"), (["--host", ""], "--host: found an empty text"),
+                               (["--model", "/nowhere"], "/nowhere"), (["--host", "203.0.113.7"], "203.0.113.7")):
             done = subprocess.run([program_path(), "serve", "--port", "0", *flags], capture_output=True, text=True, timeout=30)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(message, done.stderr)
