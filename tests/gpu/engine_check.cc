@@ -76,7 +76,8 @@ TEST(Model, every_node_of_a_captured_step_has_its_operation) {
     EXPECT_EQ(call.scope.operation, trace.samples[i].scope.operation) << i;
     EXPECT_EQ(call.scope.variant, trace.samples[i].scope.variant) << i;
     EXPECT_GE(call.num_nodes, 1) << call.scope.operation;
-    EXPECT_GT(call.cost.bytes, 0) << call.scope.operation;
+    // Below index_topk entries there is nothing to score.
+    EXPECT_TRUE(call.cost.bytes > 0 || call.scope.operation == "index_scores") << call.scope.operation;
   }
   for (const CapturedNode& node : captured->nodes) {
     if (node.kind != NodeKind::kKernel) {
