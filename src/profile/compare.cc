@@ -77,6 +77,24 @@ double expert_megabytes_per_step(const ProfileReport& report) {
   return bytes / 1e6 / std::max<double>(1, static_cast<double>(report.total_steps()));
 }
 
+bool core_clocks_known(const ProfileReport& a, const ProfileReport& b) {
+  return a.run.core_clock_mhz > 0 && b.run.core_clock_mhz > 0;
+}
+
+// Ceilings that differ at known clocks tell of the load while they were measured, not of the runs.
+std::vector<std::string> find_notes(const ProfileReport& a, const ProfileReport& b) {
+  std::vector<std::string> notes;
+  if (!core_clocks_known(a, b)) return notes;
+  const auto add = [&](double before, double after, const char* unit) {
+    if (!differ(before, after, kCeilingTolerance)) return;
+    notes.push_back("ceilings were measured under different load (" + format_significant(before / 1e9) + " against " +
+                    format_significant(after / 1e9) + unit + "): shares of the ceiling are not comparable");
+  };
+  add(a.ceilings.memory_bytes_per_s, b.ceilings.memory_bytes_per_s, " GB/s");
+  add(a.ceilings.flops_per_s, b.ceilings.flops_per_s, " GFLOP/s");
+  return notes;
+}
+
 std::vector<RunDifference> find_differences(const ProfileReport& a, const ProfileReport& b,
                                             const CompareOptions& options) {
   DifferenceList list(options);
@@ -84,10 +102,12 @@ std::vector<RunDifference> find_differences(const ProfileReport& a, const Profil
   list.texts(Difference::kDevice, a.run.device, b.run.device);
   list.figures(Difference::kClocks, a.run.core_clock_mhz, b.run.core_clock_mhz, kClockTolerance, " MHz");
   list.figures(Difference::kClocks, a.run.memory_clock_mhz, b.run.memory_clock_mhz, kClockTolerance, " MHz memory");
-  list.figures(Difference::kClocks, a.ceilings.memory_bytes_per_s / 1e9, b.ceilings.memory_bytes_per_s / 1e9,
-               kCeilingTolerance, " GB/s measured ceiling");
-  list.figures(Difference::kClocks, a.ceilings.flops_per_s / 1e9, b.ceilings.flops_per_s / 1e9, kCeilingTolerance,
-               " GFLOP/s measured ceiling");
+  if (!core_clocks_known(a, b)) {
+    list.figures(Difference::kClocks, a.ceilings.memory_bytes_per_s / 1e9, b.ceilings.memory_bytes_per_s / 1e9,
+                 kCeilingTolerance, " GB/s measured ceiling");
+    list.figures(Difference::kClocks, a.ceilings.flops_per_s / 1e9, b.ceilings.flops_per_s / 1e9, kCeilingTolerance,
+                 " GFLOP/s measured ceiling");
+  }
   list.texts(Difference::kModel, a.run.model, b.run.model);
   list.texts(Difference::kNumerics, a.run.numerics, b.run.numerics);
   if (a.run.variants != b.run.variants) {
@@ -286,6 +306,7 @@ Comparison compare_reports(const ProfileReport& before, const ProfileReport& aft
   c.run_before = before.run;
   c.run_after = after.run;
   c.differences = find_differences(before, after, options);
+  c.notes = find_notes(before, after);
   const std::vector<double> means_before = before.repeat_means_us(), means_after = after.repeat_means_us();
   c.repeats_before = static_cast<std::int64_t>(means_before.size());
   c.repeats_after = static_cast<std::int64_t>(means_after.size());

@@ -22,7 +22,7 @@ namespace fathom {
 enum class Difference : std::uint8_t {
   kBackend,
   kDevice,
-  kClocks,  // clocks by 2 % or measured ceilings by 10 %
+  kClocks,  // core or memory clocks by 2 %; where a core clock is not known, measured ceilings by 10 %
   kModel,
   kNumerics,
   kVariants,
@@ -84,6 +84,7 @@ struct Comparison {
   std::string name_before, name_after;  // as given: folders, files
   RunDescription run_before, run_after;
   std::vector<RunDifference> differences;
+  std::vector<std::string> notes;  // what to know of the figures; no obstacle to a claim
   Verdict verdict = Verdict::kUnproven;
   Change step;
   std::optional<Change> token;  // per committed token; absent where a run committed none

@@ -351,7 +351,8 @@ std::string comparison_html(const Comparison& c) {
   out += rate_tile("tok/s", c.tokens_per_s_before, c.tokens_per_s_after) +
          rate_tile("steps/s", c.steps_per_s_before, c.steps_per_s_after) + "</div>";
   out += "<h2>The step before and after</h2>" + step_picture(c);
-  out += "<h2>What rose and what fell</h2>" + changes_picture(c);
+  for (const std::string& note : c.notes) out += "<p class=\"soft\">Note: " + escape_html(note) + "</p>";
+  out += (is_plain ? "<h2>What rose and what fell</h2>" : "<h2>Differences (no claim)</h2>") + changes_picture(c);
   out += kernels_line("New kernels:", c.kernels_of(Presence::kNew)) +
          kernels_line("Gone kernels:", c.kernels_of(Presence::kVanished));
   out += "<h2>Categories</h2>" + rows_table(c, c.categories, "category");

@@ -71,6 +71,7 @@ std::string comparison_json(const Comparison& c) {
                {"judged_by", &c.judged() == &c.step ? "step" : "token"},
                {"change_percent", c.percent(c.judged())},
                {"differences", differences},
+               {"notes", c.notes},
                {"method", significance_sentence(c)},
                {"repeats", {c.repeats_before, c.repeats_after}},
                {"step", change_json(c.step)},

@@ -184,8 +184,16 @@ TEST(Compare, ASlowerMachineShowsInItsCeilings) {
   b.row("experts", "moe_experts", "cpu", 500);
   a.report_.ceilings.flops_per_s = 1e11;
   b.report_.ceilings.flops_per_s = 2e11;
-  EXPECT_EQ(compare(a, b).verdict, Verdict::kNotComparable);
-  EXPECT_THAT(compare(a, b).differences[0].text, HasSubstr("measured ceiling"));
+  // Known clocks are compared themselves; the ceilings then tell of the load.
+  EXPECT_EQ(compare(a, b).verdict, Verdict::kFaster);
+  EXPECT_TRUE(compare(a, b).differences.empty());
+  EXPECT_THAT(comparison_text(compare(a, b), 5), HasSubstr("shares of the ceiling are not comparable"));
+  b.report_.run.core_clock_mhz = 0;
+  const Comparison c = compare(a, b);
+  EXPECT_EQ(c.verdict, Verdict::kNotComparable);
+  EXPECT_THAT(c.differences[0].text, HasSubstr("measured ceiling"));
+  EXPECT_THAT(comparison_text(c, 5), HasSubstr("differences (no claim):\nrose"));
+  EXPECT_TRUE(c.notes.empty());
 }
 
 TEST(Compare, ExpertsThatNobodyCountedShowInTheirBytes) {

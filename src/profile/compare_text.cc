@@ -139,13 +139,15 @@ std::string comparison_text(const Comparison& c, std::size_t max_rows) {
   for (const RunDifference& difference : c.differences) {
     out += (difference.intended ? "on purpose  " : "WARNING     ") + difference.text + "\n";
   }
-  if (!c.differences.empty()) out += "\n";
+  for (const std::string& note : c.notes) out += "note        " + note + "\n";
+  if (!c.differences.empty() || !c.notes.empty()) out += "\n";
   std::vector<Cells> head = {{"", "A", "B", "change", "%", "95 % interval"}, headline_row(c, "step", c.step)};
   if (c.token.has_value()) head.push_back(headline_row(c, "per committed token", *c.token));
   head.push_back({"steps/s", format_significant(c.steps_per_s_before), format_significant(c.steps_per_s_after)});
   head.push_back({"tok/s", format_significant(c.tokens_per_s_before), format_significant(c.tokens_per_s_after)});
   out += table(head) + "\n";
   out += verdict_sentence(c) + "\n";
+  if (c.verdict == Verdict::kNotComparable) out += "differences (no claim):\n";
   out += moved_line("rose   ", c.risen()) + moved_line("fell   ", c.fallen());
   out += kernels_line("new    ", c.kernels_of(Presence::kNew)) +
          kernels_line("gone   ", c.kernels_of(Presence::kVanished));

@@ -41,7 +41,8 @@ std::string tiles(const ProfileReport& report) {
   const Ceilings& ceilings = report.ceilings;
   std::string out = "<div class=\"tiles\">";
   out += tile("step", format_time_us(report.mean_step_us()),
-              step.known ? format_time_us(step.low) + " to " + format_time_us(step.high) + " (95 %)" : "one repeat");
+              step.known ? format_time_us(std::max(0.0, step.low)) + " to " + format_time_us(step.high) + " (95 %)"
+                         : "one repeat");
   out += tile(
       "tokens/s", print("%.1f", report.tokens_per_s()),
       print("%.2f", report.committed_tokens_per_step) + " a step, " + print("%.1f", report.steps_per_s()) + " steps/s");

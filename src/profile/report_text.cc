@@ -7,6 +7,7 @@
 
 #include "profile/attribute.h"
 #include "profile/exposed.h"
+#include "profile/format.h"
 #include "profile/statistics.h"
 #include "profile/tables.h"
 
@@ -50,7 +51,8 @@ void print_head(const ProfileReport& report, Printer& out) {
       static_cast<long long>(run.num_repeats), static_cast<long long>(run.num_warmup_steps));
   if (run.num_threads > 0) out.line("threads: %lld", static_cast<long long>(run.num_threads));
   if (run.core_clock_mhz > 0) {
-    out.line("clocks: core %.0f MHz, memory %.0f MHz", run.core_clock_mhz, run.memory_clock_mhz);
+    const std::string memory = run.memory_clock_mhz > 0 ? format_significant(run.memory_clock_mhz) + " MHz" : "unknown";
+    out.line("clocks: core %.0f MHz, memory %s", run.core_clock_mhz, memory.c_str());
   }
   const Ceilings& ceilings = report.ceilings;
   if (ceilings.memory_bytes_per_s > 0) {
@@ -61,7 +63,7 @@ void print_head(const ProfileReport& report, Printer& out) {
   out.line("%s", "");
   if (step.known) {
     out.line("step: %.3f ms, 95 %% interval of the repeats' means %.3f to %.3f ms", report.mean_step_us() / 1e3,
-             step.low / 1e3, step.high / 1e3);
+             std::max(0.0, step.low) / 1e3, step.high / 1e3);
   } else {
     out.line("step: %.3f ms; one repeat, so no interval", report.mean_step_us() / 1e3);
   }
