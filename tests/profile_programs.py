@@ -120,7 +120,9 @@ def check_compare(t):
     t.expect(t.run("compare", simt, batch, "--intended", "batch"), 0, "on purpose", "FASTER")
     t.expect(t.run("compare", simt, batch, "--intended", "weather"), 2, '"weather"', "clocks")
     clock = t.store("clock", report(ROWS, 2, core_clock_mhz=1200))
-    t.expect(t.run("compare", simt, clock), 0, "WARNING", "clocks", "NOT COMPARABLE")
+    t.expect(t.run("compare", simt, clock), 0, "WARNING", "clocks", "NOT COMPARABLE", "differences (no claim)")
+    for extra, said in (((), '"bogus"'), (("--exposed", "off"), "--exposed off")):
+        t.expect(t.run("profile", "--what-if", "bogus=0.5x", *extra), 1, said)
     return simt, splitk, cast
 
 

@@ -186,7 +186,9 @@ Status profile_cpu(const ProfileOptions& options, LoadedModel& loaded, const std
   }
   {
     ThreadPool pool(loaded.backend->device().num_threads);
-    report.ceilings = measure_cpu_ceilings(pool);
+    CpuCeilings ceilings = measure_cpu_ceilings(pool);
+    report.ceilings = ceilings.figures;
+    if (!ceilings.note.empty()) report.notes.push_back(std::move(ceilings.note));
   }
   SyntheticLoadOptions load;
   load.batch = options.batch;
@@ -221,7 +223,7 @@ Status profile_device(const ProfileOptions& options, LoadedModel& loaded, Profil
   } else {
     report.notes.push_back("an emulated device in host memory: times say nothing about a card");
     ThreadPool pool(1);
-    report.ceilings = measure_cpu_ceilings(pool);
+    report.ceilings = measure_cpu_ceilings(pool).figures;
   }
   report.run.device = loaded.backend->device_name();
   FATHOM_ASSIGN_OR_RETURN(auto step, ModelStep::make(*loaded.model, step_options(options)));
@@ -396,9 +398,22 @@ Status profile_server(const ProfileOptions& options) {
   return {};
 }
 
+// What would only fail after the whole measurement.
+Status check_options(const ProfileOptions& options) {
+  if (options.what_if.empty()) return {};
+  if (!options.exposed || !options.attach.empty() || options.overhead) {
+    return invalid_argument(
+        "--what-if predicts from exposed time, which --exposed off, --attach and --overhead do not measure: drop one "
+        "of the two");
+  }
+  for (const std::string& text : options.what_if) FATHOM_RETURN_IF_ERROR(check_what_if(text));
+  return {};
+}
+
 }  // namespace
 
 int run_profile(const ProfileOptions& options) {
+  if (const Status status = check_options(options); !status.ok()) return report_failure("profile", status);
   const Status status = options.overhead         ? profile_overhead(options)
                         : options.attach.empty() ? profile_model(options)
                                                  : profile_server(options);

@@ -8,6 +8,8 @@
 #include <random>
 #include <utility>
 
+#include "profile/categories.h"
+
 namespace fathom {
 namespace {
 
@@ -191,7 +193,14 @@ ExposedTime median_interval(std::vector<double> samples, double confidence) {
   return out;
 }
 
-Result<WhatIf> predict_what_if(const ProfileReport& report, std::string_view text) {
+namespace {
+
+struct WhatIfQuestion {
+  std::string name;  // operation or category
+  double factor = 0;
+};
+
+Result<WhatIfQuestion> parse_what_if(std::string_view text) {
   const std::size_t equals = text.find('=');
   double factor = -1;
   if (equals != std::string_view::npos) {
@@ -200,11 +209,33 @@ Result<WhatIf> predict_what_if(const ProfileReport& report, std::string_view tex
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), factor);
     if (error != std::errc{} || end != number.data() + number.size()) factor = -1;
   }
-  if (factor < 0 || factor > 1000 || equals == 0) {
+  if (!(factor >= 0 && factor <= 1000) || equals == 0) {
     return invalid_argument("--what-if: found \"" + std::string(text) +
                             "\", expected operation=FACTORx, for example moe_experts=0.5x");
   }
-  const std::string name(text.substr(0, equals));
+  return WhatIfQuestion{std::string(text.substr(0, equals)), factor};
+}
+
+}  // namespace
+
+Status check_what_if(std::string_view text) {
+  FATHOM_ASSIGN_OR_RETURN(const WhatIfQuestion question, parse_what_if(text));
+  std::string categories, operations;
+  for (const OperationCategory& entry : operation_categories()) {
+    if (question.name == entry.operation || question.name == entry.category) return {};
+    operations += ", " + std::string(entry.operation);
+    if (categories.find(", " + std::string(entry.category)) == std::string::npos) {
+      categories += ", " + std::string(entry.category);
+    }
+  }
+  return invalid_argument("--what-if: found \"" + question.name + "\", expected an operation (" + operations.substr(2) +
+                          ") or a category (" + categories.substr(2) + ")");
+}
+
+Result<WhatIf> predict_what_if(const ProfileReport& report, std::string_view text) {
+  FATHOM_ASSIGN_OR_RETURN(const WhatIfQuestion question, parse_what_if(text));
+  const std::string& name = question.name;
+  const double factor = question.factor;
   const ExposedTime* exposed = nullptr;
   std::string known;
   for (const ExposedEntry& entry : report.exposed) {
@@ -217,7 +248,8 @@ Result<WhatIf> predict_what_if(const ProfileReport& report, std::string_view tex
     }
   }
   if (exposed == nullptr) {
-    return not_found("--what-if: no exposed time was measured for \"" + name + "\"; expected one of: " + known);
+    return not_found("--what-if: no exposed time was measured for \"" + name + "\"; expected " +
+                     (known.empty() ? "a profile with exposed times" : "one of: " + known));
   }
   const double step_us = report.mean_step_us();
   const auto tokens_per_s = [&](double exposed_us) {

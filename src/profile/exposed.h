@@ -75,6 +75,8 @@ struct WhatIf {
   double saved_us = 0;  // per step
   bool resolved = false;
 };
+// Before anything is measured: whether `text` has the form below and names a known operation or category.
+Status check_what_if(std::string_view text);
 // `text`: "sparse_attention=0.5x", "experts=0". Failure: not that form, or nothing measured under that name.
 Result<WhatIf> predict_what_if(const ProfileReport& report, std::string_view text);
 

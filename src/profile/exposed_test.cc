@@ -174,6 +174,12 @@ TEST(WhatIf, RefusesWhatItCannotRead) {
        {"", "moe_experts", "=0.5x", "moe_experts=", "moe_experts=x", "moe_experts=-1x", "moe_experts=0.5y"}) {
     EXPECT_FALSE(predict_what_if(report, text).ok()) << text;
   }
+  for (const char* text : {"bogus=0.5x", "moe_experts", "moe_experts=nanx", "=1x", "moe_experts=-1x"}) {
+    EXPECT_FALSE(check_what_if(text).ok()) << text;
+  }
+  EXPECT_THAT(check_what_if("bogus=0.5x").message(), HasSubstr("moe_experts"));
+  EXPECT_TRUE(check_what_if("moe_experts=0.5x").ok());
+  EXPECT_TRUE(check_what_if("indexer=0").ok()) << "a category";
   EXPECT_THAT(predict_what_if(report, "embed=0x").status().message(), HasSubstr("moe_experts, kv_write, indexer"));
 }
 

@@ -39,12 +39,16 @@ void handle_start_profile(RouteCall& call) {
     return call.reply_error({409, status.message() + "; /stop_profile ends it", {}, "capture_running"});
   }
   call.server->capture_workers_busy_us = call.server->workers_busy_us();
+  call.server->has_capture.store(true);
   std::string out;
   JsonWriter(out).begin_object().member("capturing", true).member("num_steps", num_steps).end_object();
   call.reply_json(std::move(out));
 }
 
 void handle_stop_profile(RouteCall& call) {
+  if (!call.server->has_capture.exchange(false)) {
+    return call.reply_error({409, "no capture was begun: /start_profile begins one", {}, "no_capture"});
+  }
   const double http_us = call.server->workers_busy_us() - call.server->capture_workers_busy_us;
   const std::vector<StepTrace> steps = call.model->engine->stop_capture();
   call.reply_json(captured_steps_json(steps, run_members(call, std::max(0.0, http_us))));

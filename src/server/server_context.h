@@ -63,6 +63,7 @@ struct ServerContext {
   // Time inside tasks of all workers, and what it was when the running capture began.
   double workers_busy_us() const { return workers.busy_us() + parsers.busy_us(); }
   std::atomic<double> capture_workers_busy_us{0};
+  std::atomic<bool> has_capture{false};  // begun and not yet taken
 
   const HttpServerCounts* http_counts = nullptr;  // set once, before the first request
   std::atomic<bool> draining{false};
