@@ -24,11 +24,14 @@ TEST(RowInvarianceFull, MiniThreadsAndNeighbours) {
   }
 }
 
-TEST(RowInvarianceFull, TinyRandomEveryChunkSize) {
+void check_every_chunk_size(const Numerics& numerics) {
   std::vector<std::int64_t> chunks(300);
   std::iota(chunks.begin(), chunks.end(), 1);
-  check_chunk_sizes(source_path("tests/data/models/tiny-random"), Numerics::serve(), 310, chunks);
+  check_chunk_sizes(source_path("tests/data/models/tiny-random"), numerics, 310, chunks);
 }
+TEST(RowInvarianceFull, TinyRandomEveryChunkSizePlain) { check_every_chunk_size(Numerics::plain()); }
+TEST(RowInvarianceFull, TinyRandomEveryChunkSizeVendor) { check_every_chunk_size(Numerics::vendor()); }
+TEST(RowInvarianceFull, TinyRandomEveryChunkSizeServe) { check_every_chunk_size(Numerics::serve()); }
 
 }  // namespace
 }  // namespace fathom::testing
