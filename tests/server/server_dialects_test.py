@@ -1,0 +1,128 @@
+"""Anthropic messages and OpenAI responses: streams rebuild the whole answer, items sent back are read."""
+import json
+import unittest
+
+from server_under_test import Server, program_path
+
+
+class AnthropicAndResponsesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(program_path()).wait_ready()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+
+    TOOL_TEXT = ('\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Oslo'
+                 "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>")
+    TOOL = {"name": "get_weather", "description": "d", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+
+    def messages(self, text, **fields):
+        body = {"max_tokens": 200, "temperature": 0, "messages": [{"role": "user", "content": f"Say ⟦{text}⟧"}], **fields}
+        whole = self.server.post("/v1/messages", body)
+        self.assertEqual(whole.status, 200, whole.text)
+        streamed = self.server.post("/v1/messages", {**body, "stream": True})
+        return whole.json, [(name, json.loads(data)) for name, data in streamed.events]
+
+    def rebuild(self, events):
+        names = [name for name, _ in events]
+        self.assertEqual((names[0], names[-2], names[-1]), ("message_start", "message_delta", "message_stop"))
+        self.assertTrue(all(name == data["type"] for name, data in events))
+        blocks, open_block = [], None
+        for name, data in events:
+            if name == "content_block_start":
+                self.assertIsNone(open_block)
+                self.assertEqual(data["index"], len(blocks))
+                open_block, json_text = dict(data["content_block"]), ""
+            elif name == "content_block_delta":
+                delta = data["delta"]
+                if delta["type"] == "input_json_delta":
+                    json_text += delta["partial_json"]
+                elif delta["type"] != "signature_delta":
+                    key = delta["type"].removesuffix("_delta")
+                    open_block[key] += delta[key]
+            elif name == "content_block_stop":
+                if open_block["type"] == "tool_use":
+                    open_block["input"] = json.loads(json_text or "{}")
+                blocks.append(open_block)
+                open_block = None
+        return blocks, events[-2][1]
+
+    def strip_ids(self, blocks):
+        return [{k: v for k, v in block.items() if k != "id"} for block in blocks]
+
+    def test_messages_streamed_is_whole(self):
+        for text, fields, stop in (
+            ("Hello there.", {}, "end_turn"),
+            ("a thought</think>Hello.", {"thinking": {"type": "enabled", "budget_tokens": 2000}}, "end_turn"),
+            ("Hello" + self.TOOL_TEXT, {"tools": [self.TOOL]}, "tool_use"),
+            (self.TOOL_TEXT, {"tools": [self.TOOL], "tool_choice": {"type": "any"}}, "tool_use"),
+            (self.TOOL_TEXT, {"tools": [self.TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}}, "tool_use"),
+            ("one two three four five", {"max_tokens": 3}, "max_tokens"),
+            ("one END two", {"stop_sequences": ["END"]}, "stop_sequence"),
+        ):
+            whole, events = self.messages(text, **fields)
+            blocks, delta = self.rebuild(events)
+            self.assertEqual(self.strip_ids(whole["content"]), self.strip_ids(blocks), text)
+            self.assertEqual(whole["stop_reason"], stop, text)
+            self.assertEqual(delta["delta"]["stop_reason"], stop)
+            self.assertEqual(delta["usage"]["output_tokens"], whole["usage"]["output_tokens"])
+            self.assertEqual(whole["stop_sequence"], "END" if stop == "stop_sequence" else None)
+
+    def test_messages_conversation(self):
+        body = {
+            "max_tokens": 50,
+            "system": [{"type": "text", "text": "Be brief."}],
+            "tools": [self.TOOL],
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "weather?"}]},
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "look"},
+                                                  {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"city": "Oslo"}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "rain"}]},
+                                             {"type": "text", "text": "and? ⟦It rains.⟧"}]},
+            ],
+        }
+        reply = self.server.post("/v1/messages", body).json
+        self.assertEqual(reply["content"], [{"type": "text", "text": "It rains."}])
+        counted = self.server.post("/v1/messages/count_tokens", {k: v for k, v in body.items() if k != "max_tokens"}).json
+        usage = reply["usage"]
+        self.assertEqual(counted["input_tokens"], usage["input_tokens"] + usage["cache_read_input_tokens"])
+
+    def test_76_events_of_responses(self):
+        body = {"input": "Say ⟦a thought</think>Hello." + self.TOOL_TEXT + "⟧", "temperature": 0, "stream": True,
+                "tools": [{"type": "function", "name": "get_weather", "parameters": self.TOOL["input_schema"]}]}
+        events = [(name, json.loads(data)) for name, data in self.server.post("/v1/responses", body).events]
+        self.assertEqual([d["sequence_number"] for _, d in events], list(range(len(events))))
+        self.assertTrue(all(name == data["type"] for name, data in events))
+        names = [name for name, _ in events]
+        squeezed = [n for i, n in enumerate(names) if i == 0 or n != names[i - 1]]
+        item = lambda kind: ["response.output_item.added", "response.content_part.added", f"response.{kind}.delta",
+                             f"response.{kind}.done", "response.content_part.done", "response.output_item.done"]
+        self.assertEqual(squeezed, ["response.created", "response.in_progress", *item("reasoning_text"), *item("output_text"),
+                                    "response.output_item.added", "response.function_call_arguments.delta",
+                                    "response.function_call_arguments.done", "response.output_item.done", "response.completed"])
+        added = [d["output_index"] for n, d in events if n == "response.output_item.added"]
+        self.assertEqual(added, [0, 1, 2])
+        final = events[-1][1]["response"]
+        self.assertEqual([i["type"] for i in final["output"]], ["reasoning", "message", "function_call"])
+        self.assertEqual(json.loads(final["output"][2]["arguments"]), {"city": "Oslo"})
+        whole = self.server.post("/v1/responses", {**body, "stream": False}).json
+        self.assertEqual([i["type"] for i in whole["output"]], ["reasoning", "message", "function_call"])
+        self.assertEqual(whole["usage"]["output_tokens"], final["usage"]["output_tokens"])
+        self.assertGreater(whole["usage"]["output_tokens_details"]["reasoning_tokens"], 0)
+
+    def test_77_items_sent_back(self):
+        first = self.server.post("/v1/responses", {"input": "Say ⟦a thought</think>Hi." + self.TOOL_TEXT + "⟧", "temperature": 0}).json
+        call = first["output"][2]
+        again = [{"role": "user", "content": "hello"}, *first["output"],
+                 {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"},
+                 {"role": "user", "content": [{"type": "input_text", "text": "so? ⟦t</think>It rains.⟧"}]}]
+        reply = self.server.post("/v1/responses", {"input": again, "temperature": 0, "instructions": "Be brief."}).json
+        self.assertEqual(reply["output"][-1]["content"][0]["text"], "It rains.")
+        cut = self.server.post("/v1/responses", {"input": "Say ⟦t</think>a b c d e f g⟧", "max_output_tokens": 4}).json
+        self.assertEqual((cut["status"], cut["incomplete_details"]["reason"]), ("incomplete", "max_output_tokens"))
+
+
+if __name__ == "__main__":
+    unittest.main()
