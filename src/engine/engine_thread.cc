@@ -300,6 +300,8 @@ void EngineThread::finish_choice(Choice& choice, Delta delta, FinishReason reaso
   if (cause != choice.stalls_us.end()) choice.times.stalled_by = cause->first;
   scheduler_.finish(choice.sequence, reason == FinishReason::kCancelled);
   collect_events(choice.times.finished_us);
+  // Before the reader hears of the end: whoever has the answer finds its whole time line.
+  publish_events();
   if (active.queued) {
     active.queued = false;
     if (active.stream != nullptr) mailbox_->left_queue(choice.usage.prompt_tokens);

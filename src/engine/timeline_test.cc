@@ -139,6 +139,29 @@ TEST(Timeline, WaitingForAPlaceAndChoices) {
   EXPECT_TRUE(make_timelines(events, RequestId(999)).empty());
 }
 
+// Whoever has read an answer's end finds its whole time line, though the step that ended it is not over yet.
+TEST(Timeline, IsWholeOnceTheEndWasRead) {
+  TimedEngine timed;
+  std::atomic<bool> looked{false};
+  std::int32_t num_committed = 0;
+  timed.options.on_step = [&](const StepTrace& trace) {
+    num_committed += trace.num_committed;
+    while (num_committed == 4 && !looked) std::this_thread::yield();
+  };
+  timed.start();
+  auto stream = timed.submit(scripted_prompt(1, 50), 4);
+  read_all(*stream);
+  std::int64_t next = 0;
+  const auto lines = make_timelines(timed.engine->events(&next), stream->id());
+  looked = true;
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(lines[0].complete);
+  EXPECT_TRUE(lines[0].finished);
+  std::int64_t num_tokens = 0;
+  for (const TimelineSpan& span : lines[0].spans) num_tokens += span.num_tokens;
+  EXPECT_EQ(num_tokens, 4);
+}
+
 // By hand: a sequence that is preempted, comes back, and whose reader is slow; then the same with its beginning lost.
 TEST(Timeline, PreemptedPausedAndCutOff) {
   const SequenceId s(5), t(6);

@@ -255,7 +255,7 @@ class OpenServerTest(unittest.TestCase):
             data = json.dumps(body).encode()
             s.sendall(f"POST {COMPLETIONS} HTTP/1.0\r\nx-request-id: {request_id}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
 
-        send(victim, "tl-victim", {"prompt": [9] * 200, "max_tokens": 400, "ignore_eos": True, "stream": True})
+        send(victim, "tl-victim", {"prompt": [9] * 200, "max_tokens": 1500, "ignore_eos": True, "stream": True})
         victim.settimeout(30)
         data = b""
         while data.count(b"data: ") < 5:
@@ -281,7 +281,7 @@ class OpenServerTest(unittest.TestCase):
         self.assertGreater(len(stalls), 0)
         causes = [cause for s in stalls for cause in s["beside"]]
         self.assertEqual({cause["request"] for cause in causes}, {"tl-culprit"})
-        self.assertEqual(sum(s.get("tokens", 0) for s in lines["tl-victim"]), 400)
+        self.assertEqual(sum(s.get("tokens", 0) for s in lines["tl-victim"]), 1500)
         chunks = [s for s in lines["tl-culprit"] if s["kind"] == "prefill"]
         self.assertEqual(sum(s["rows"] for s in chunks), 3000)
         self.assertEqual([s["position"] for s in chunks], sorted(s["position"] for s in chunks))
