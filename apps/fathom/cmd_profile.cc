@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "build_commit.h"
 #include "commands.h"
 #include "engine/load_model.h"
 #include "opened_model.h"
@@ -81,6 +82,7 @@ RunDescription describe(const ProfileOptions& options, const LoadedModel& loaded
   run.model = std::filesystem::path(path + "/").parent_path().filename().string();
   run.numerics = options.model.numerics;
   run.date = utc_now();
+  run.commit = build_commit();
   if (loaded.backend->device().backend == BackendKind::kCpu) run.core_clock_mhz = measure_core_clock_mhz();
   run.num_threads = loaded.backend->device().num_threads;
   run.batch_sequences = options.batch;
@@ -212,6 +214,7 @@ Status profile_cpu(const ProfileOptions& options, LoadedModel& loaded, const std
 // A device replays one step again and again at its context: records or event times of what it replays.
 Status profile_device(const ProfileOptions& options, LoadedModel& loaded, ProfileReport& report) {
   std::unique_ptr<DeviceRecorder> recorder;
+  std::unique_ptr<ClockSource> clocks;
   if (options.model.device == "cuda") {
     FATHOM_ASSIGN_OR_RETURN(report.ceilings, measure_cuda_ceilings());
     Result<std::unique_ptr<DeviceRecorder>> opened = open_cupti();
@@ -219,6 +222,12 @@ Status profile_device(const ProfileOptions& options, LoadedModel& loaded, Profil
       recorder = std::move(*opened);
     } else {
       report.notes.push_back("no CUPTI: " + opened.status().message());
+    }
+    Result<std::unique_ptr<ClockSource>> readable = open_card_clocks();
+    if (readable.ok()) {
+      clocks = std::move(*readable);
+    } else {
+      report.notes.push_back("the card's clocks are not known: " + readable.status().message());
     }
   } else {
     report.notes.push_back("an emulated device in host memory: times say nothing about a card");
@@ -228,9 +237,12 @@ Status profile_device(const ProfileOptions& options, LoadedModel& loaded, Profil
   report.run.device = loaded.backend->device_name();
   FATHOM_ASSIGN_OR_RETURN(auto step, ModelStep::make(*loaded.model, step_options(options)));
   const DeviceLoadOptions load{options.steps, options.warmup, options.repeats};
-  FATHOM_ASSIGN_OR_RETURN(const DeviceSteps steps, collect_device_steps(*loaded.model, *step, recorder.get(), load));
+  FATHOM_ASSIGN_OR_RETURN(const DeviceSteps steps,
+                          collect_device_steps(*loaded.model, *step, recorder.get(), load, clocks.get()));
   recorder.reset();
   report.run.collector = steps.collector;
+  report.run.core_clock_mhz = steps.clocks.core_mhz;
+  report.run.memory_clock_mhz = steps.clocks.memory_mhz;
   report.notes.insert(report.notes.end(), steps.notes.begin(), steps.notes.end());
   attribute_repeats(steps.repeats, {}, report);
   char text[200];

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/units.h"
+#include "build_commit.h"
 #include "commands.h"
 #include "draft_choice.h"
 #include "engine/load_model.h"
@@ -108,6 +109,7 @@ RunFacts facts_of(const ServeOptions& options, const LoadedModel& loaded) {
   run.backend = device.backend == BackendKind::kCpu ? "cpu" : "cuda";
   run.device = run.backend == "cpu" ? cpu_name() : loaded.backend->device_name();
   run.numerics = options.model.numerics;
+  run.commit = build_commit();
   run.num_threads = device.num_threads;
   for (int i = 0; i < kNumOpKinds; ++i) {
     const auto op = static_cast<OpKind>(i);

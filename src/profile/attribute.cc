@@ -168,13 +168,15 @@ void attribute_repeats(std::span<const std::vector<TimelineStep>> repeats, std::
   report.step_us.assign(n, {});
   report.idle_us.assign(n, 0.0);
   report.unaccounted_us.assign(n, 0.0);
-  double tokens = 0, committed = 0, num_steps = 0;
+  double tokens = 0, committed = 0, experts = 0, num_steps = 0, num_counted = 0;
   for (std::size_t r = 0; r < n; ++r) {
     for (const TimelineStep& step : repeats[r]) {
       report.step_us[r].push_back(step.total_us);
       tokens += step.num_tokens;
       committed += step.committed_tokens;
       num_steps += 1;
+      experts += step.experts_hit;
+      num_counted += step.experts_hit > 0 ? 1 : 0;
       const StepAttribution attribution = attribute_step(step);
       for (std::size_t i = 0; i < step.calls.size(); ++i) {
         const TimelineCall& call = step.calls[i];
@@ -214,6 +216,7 @@ void attribute_repeats(std::span<const std::vector<TimelineStep>> repeats, std::
   }
   report.tokens_per_step = num_steps > 0 ? tokens / num_steps : 0;
   report.committed_tokens_per_step = num_steps > 0 ? committed / num_steps : 0;
+  report.experts_hit_per_step = num_counted > 0 ? experts / num_counted : 0;
 }
 
 Steadiness judge_steadiness(const ProfileReport& report) {

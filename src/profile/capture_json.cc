@@ -126,6 +126,7 @@ void read_run(const Json& json, const std::string& source, ParsedCapture& out, S
   out.run.device = run.text("device");
   out.run.model = run.text("model");
   out.run.numerics = run.text("numerics");
+  if (found->contains("commit")) out.run.commit = run.text("commit");
   out.run.num_threads = static_cast<std::int64_t>(run.amount("threads"));
   const auto variants = found->find("variants");
   if (variants == found->end() || !variants->is_object()) return run.fail("variants", "an object");

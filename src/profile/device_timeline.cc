@@ -68,11 +68,13 @@ double median(std::vector<double> values) {
 
 class Collection {
  public:
-  Collection(Model& model, ModelStep& step, DeviceRecorder* recorder, const DeviceLoadOptions& options)
-      : backend_(model.backend()), step_(step), recorder_(recorder), options_(options) {}
+  Collection(Model& model, ModelStep& step, DeviceRecorder* recorder, const DeviceLoadOptions& options,
+             ClockSource* clocks)
+      : backend_(model.backend()), step_(step), recorder_(recorder), options_(options), clocks_(clocks) {}
 
   Result<DeviceSteps> run() {
     FATHOM_RETURN_IF_ERROR(run_plain());
+    FATHOM_ASSIGN_OR_RETURN(experts_hit_, step_.count_experts());
     if (backend_.last_captured() == nullptr) {
       FATHOM_RETURN_IF_ERROR(collect(Source::kScopes));
       return finish("scopes");
@@ -101,6 +103,7 @@ class Collection {
 
   Status collect(Source source) {
     out_.repeats.clear();
+    core_mhz_.clear(), memory_mhz_.clear();
     step_.executor().context().segments = source == Source::kEvents ? SegmentTiming::kOperations : SegmentTiming::kNone;
     const Status status = collect_repeats(source);
     step_.executor().context().segments = SegmentTiming::kNone;
@@ -115,11 +118,25 @@ class Collection {
         FATHOM_ASSIGN_OR_RETURN(TimelineStep step, run_step(source, i < 0));
         if (i < 0) continue;
         step.step = i;
+        step.experts_hit = experts_hit_;
         steps.push_back(std::move(step));
       }
+      read_clocks();
       out_.repeats.push_back(std::move(steps));
     }
     return {};
+  }
+
+  void read_clocks() {
+    if (clocks_ == nullptr) return;
+    const Result<Clocks> read = clocks_->read();
+    if (!read.ok()) {
+      out_.notes.push_back("clocks were not read: " + read.status().message());
+      clocks_ = nullptr;
+      return;
+    }
+    core_mhz_.push_back(read->core_mhz);
+    memory_mhz_.push_back(read->memory_mhz);
   }
 
   Result<TimelineStep> run_step(Source source, bool warm_up) {
@@ -177,6 +194,7 @@ class Collection {
 
   Result<DeviceSteps> finish(const char* collector) {
     out_.collector = collector;
+    out_.clocks = {median(core_mhz_), median(memory_mhz_)};
     return std::move(out_);
   }
 
@@ -184,7 +202,10 @@ class Collection {
   ModelStep& step_;
   DeviceRecorder* recorder_;
   const DeviceLoadOptions& options_;
+  ClockSource* clocks_;
   NodePlaces places_;
+  double experts_hit_ = 0;
+  std::vector<double> core_mhz_, memory_mhz_;
   DeviceSteps out_;
 };
 
@@ -263,8 +284,8 @@ Result<std::vector<TimelineCall>> calls_of_records(const CapturedStep& step, std
 }
 
 Result<DeviceSteps> collect_device_steps(Model& model, ModelStep& step, DeviceRecorder* recorder,
-                                         const DeviceLoadOptions& options) {
-  return Collection(model, step, recorder, options).run();
+                                         const DeviceLoadOptions& options, ClockSource* clocks) {
+  return Collection(model, step, recorder, options, clocks).run();
 }
 
 }  // namespace fathom

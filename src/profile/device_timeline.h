@@ -39,6 +39,20 @@ Result<std::unique_ptr<DeviceRecorder>> open_cupti();
 // Of the CUDA card, measured now. Failure: built without CUDA, or the card's.
 Result<Ceilings> measure_cuda_ceilings();
 
+// What the card runs at now. Loads follow each other closely in a profile, so a reading between two steps is of the
+// load.
+struct Clocks {
+  double core_mhz = 0;
+  double memory_mhz = 0;
+};
+class ClockSource {
+ public:
+  virtual ~ClockSource() = default;
+  virtual Result<Clocks> read() = 0;
+};
+// Of the CUDA card: NVML. Failure: built without CUDA, or no NVML; the message says which.
+Result<std::unique_ptr<ClockSource>> open_card_clocks();
+
 // One call of the timeline for each of the step's, lying end to end from begin_us.
 std::vector<TimelineCall> calls_of_segments(const CapturedStep& step, std::span<const double> segment_us,
                                             double begin_us);
@@ -62,9 +76,11 @@ struct DeviceSteps {
   std::string collector;  // "cupti" or "events"; "scopes" where the device replays no graphs
   std::vector<std::string> notes;
   double plain_step_us = 0;  // median, with nothing taken
+  Clocks clocks;             // medians of a reading behind each repeat; 0 without a source
 };
-// The step again and again. `recorder` null, or records that cannot be attributed: event times.
+// The step again and again, and once more to count the experts it hits. `recorder` null, or records that cannot be
+// attributed: event times. `clocks` may be null.
 Result<DeviceSteps> collect_device_steps(Model& model, ModelStep& step, DeviceRecorder* recorder,
-                                         const DeviceLoadOptions& options);
+                                         const DeviceLoadOptions& options, ClockSource* clocks = nullptr);
 
 }  // namespace fathom

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ops/op_kind.h"
+#include "profile/expert_counter.h"
 
 namespace fathom {
 namespace {
@@ -169,6 +170,15 @@ Result<RepeatableStep::Run> ModelStep::run_taking(Taking taking) {
   context.trace = nullptr;
   context.op_times = times;
   return run;
+}
+
+Result<double> ModelStep::count_experts() {
+  ExpertCounter counter;
+  executor_->context().taps = &counter;
+  const Status ran = run_once().status();
+  executor_->context().taps = nullptr;
+  FATHOM_RETURN_IF_ERROR(ran);
+  return counter.take();
 }
 
 Result<TakingCost> measure_taking(ModelStep& step, std::int32_t num_rounds) {

@@ -36,6 +36,9 @@ class ModelStep final : public RepeatableStep {
 
   Result<Run> run(std::span<const std::string> operations, std::int32_t num_repeats) override;
   Result<Run> run_taking(Taking taking);
+  // The step once more, launched and not replayed: distinct routed experts that its rows hit, a mean over the trunk's
+  // layers. The same in every run.
+  Result<double> count_experts();
   // Of the last run_taking(kTrace).
   const StepTrace& trace() const { return trace_; }
   ModelExecutor& executor() { return *executor_; }

@@ -88,11 +88,56 @@ TEST(SyntheticLoad, RowsSumToTheStepWithinOnePercent) {
   const ProfileReport report = report_of(*repeats);
   EXPECT_NEAR(report.accounted_us(), report.total_step_us(), 0.01 * report.total_step_us());
   EXPECT_DOUBLE_EQ(report.committed_tokens_per_step, 3);
+  EXPECT_GE(report.experts_hit_per_step, loaded.model->config().num_experts_per_tok);
+  EXPECT_LE(report.experts_hit_per_step, 3 * loaded.model->config().num_experts_per_tok);
   double unaccounted = 0, attributed = 0;
   for (const double us : report.unaccounted_us) unaccounted += us;
   for (const ReportRow& row : report.rows) attributed += row.total_critical_us();
   EXPECT_LT(std::fabs(unaccounted), 0.01 * report.total_step_us());
   EXPECT_GT(attributed, 0.5 * report.total_step_us()) << "most of a step is operations";
+}
+
+// Reads one clock after another.
+class PlantedClocks final : public ClockSource {
+ public:
+  explicit PlantedClocks(std::vector<double> core_mhz) : core_mhz_(std::move(core_mhz)) {}
+  Result<Clocks> read() override {
+    if (next_ == core_mhz_.size()) return unavailable("no more clocks");
+    return Clocks{core_mhz_[next_++], 3201};
+  }
+
+ private:
+  std::vector<double> core_mhz_;
+  std::size_t next_ = 0;
+};
+
+TEST(DeviceSteps, ClocksOfEachRepeatAndExpertsOfTheStep) {
+  const LoadedModel loaded = load_mini(DeviceChoice::kEmulated);
+  const auto step = make_step(loaded, 20);
+  const std::uint64_t hash = step->run({}, 1)->output_hash;
+  const double experts = *step->count_experts();
+  EXPECT_GE(experts, loaded.model->config().num_experts_per_tok);
+  EXPECT_LE(experts, 3 * loaded.model->config().num_experts_per_tok);
+  EXPECT_EQ(*step->count_experts(), experts);
+  EXPECT_EQ(step->run({}, 1)->output_hash, hash);
+  DeviceLoadOptions options;
+  options.num_steps = 1;
+  options.num_warmup = 1;
+  options.num_repeats = 3;
+  PlantedClocks steady({1980, 1755, 1830});
+  const auto steps = collect_device_steps(*loaded.model, *step, nullptr, options, &steady);
+  ASSERT_TRUE(steps.ok()) << steps.status().message();
+  EXPECT_EQ(steps->clocks.core_mhz, 1830);
+  EXPECT_EQ(steps->clocks.memory_mhz, 3201);
+  EXPECT_EQ(report_of(steps->repeats).experts_hit_per_step, experts);
+  // A source that fails says so once, and what it read before stands.
+  PlantedClocks breaks({1500});
+  const auto broken = collect_device_steps(*loaded.model, *step, nullptr, options, &breaks);
+  ASSERT_TRUE(broken.ok()) << broken.status().message();
+  EXPECT_EQ(broken->clocks.core_mhz, 1500);
+  EXPECT_THAT(broken->notes, ::testing::Contains(::testing::HasSubstr("no more clocks")));
+  const auto without = collect_device_steps(*loaded.model, *step, nullptr, options);
+  EXPECT_EQ(without->clocks.core_mhz, 0);
 }
 
 TEST(DeviceSteps, WhereNothingIsReplayedScopesSumToTheStep) {

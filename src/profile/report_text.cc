@@ -50,6 +50,10 @@ void print_head(const ProfileReport& report, Printer& out) {
       static_cast<long long>(run.context_tokens), static_cast<long long>(run.num_steps),
       static_cast<long long>(run.num_repeats), static_cast<long long>(run.num_warmup_steps));
   if (run.num_threads > 0) out.line("threads: %lld", static_cast<long long>(run.num_threads));
+  if (!run.commit.empty()) out.line("commit: %s", run.commit.c_str());
+  if (report.experts_hit_per_step > 0) {
+    out.line("experts hit: %.1f of a layer, mean over layers and steps", report.experts_hit_per_step);
+  }
   if (run.core_clock_mhz > 0) {
     const std::string memory = run.memory_clock_mhz > 0 ? format_significant(run.memory_clock_mhz) + " MHz" : "unknown";
     out.line("clocks: core %.0f MHz, memory %s", run.core_clock_mhz, memory.c_str());

@@ -4,9 +4,11 @@
 #include <atomic>
 #include <random>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "engine/model_executor.h"
+#include "profile/expert_counter.h"
 
 namespace fathom {
 namespace {
@@ -48,6 +50,7 @@ class Load {
 
   Status start(Model& model, std::shared_ptr<const Tokenizer> tokenizer) {
     FATHOM_ASSIGN_OR_RETURN(auto executor, make_executor(model, options_));
+    executor->context().taps = &experts_;
     EngineOptions engine;
     engine.prefill_chunk_tokens = engine.prefill_chunk_shared_tokens = engine.prefill_chunk_alone_tokens =
         static_cast<std::int32_t>(options_.chunk_tokens);
@@ -55,6 +58,8 @@ class Load {
     engine.num_drafts = options_.num_drafts;
     engine.seed = options_.seed;
     engine.on_step = [this](const StepTrace& trace) {
+      const double hit = experts_.take();
+      if (begun_.load()) experts_hit_[trace.step] = hit;
       if (!armed_.load() || !is_full_decode(trace, options_.batch)) return;
       armed_.store(false);
       started_ = engine_->start_capture(options_.num_warmup + options_.num_steps);
@@ -66,6 +71,7 @@ class Load {
 
   Result<std::vector<TimelineStep>> run() {
     begun_.store(false);
+    experts_hit_.clear();  // the engine is idle
     armed_.store(true);
     std::vector<std::unique_ptr<Stream>> streams;
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
@@ -97,7 +103,9 @@ class Load {
 
     std::vector<TimelineStep> steps;
     for (std::size_t i = static_cast<std::size_t>(options_.num_warmup); i < traces.size(); ++i) {
-      if (is_full_decode(traces[i], options_.batch)) steps.push_back(step_of_trace(traces[i]));
+      if (!is_full_decode(traces[i], options_.batch)) continue;
+      steps.push_back(step_of_trace(traces[i]));
+      steps.back().experts_hit = experts_hit_[traces[i].step];
     }
     if (std::cmp_less(steps.size(), options_.num_steps)) {
       return internal_error("the synthetic load: found " + std::to_string(steps.size()) +
@@ -115,6 +123,9 @@ class Load {
 
   const SyntheticLoadOptions options_;
   std::vector<std::vector<TokenId>> prompts_;
+  // The engine's thread alone writes both while it has requests.
+  ExpertCounter experts_;
+  std::unordered_map<std::int64_t, double> experts_hit_;  // by step
   std::unique_ptr<Engine> engine_;
   Status started_;  // written before begun_
   std::atomic<bool> armed_{false}, begun_{false};

@@ -44,6 +44,7 @@ struct TimelineStep {
   std::int64_t step = 0;
   std::int32_t num_tokens = 0, num_sequences = 0;
   double committed_tokens = 0;
+  double experts_hit = 0;  // distinct routed experts, mean over the trunk's layers; 0: nobody counted
   double total_us = 0;     // from the end of the step before to its own end, or from its begin where the engine slept
   double collect_us = 0;   // of that, spent on the capture itself, between calls
   bool on_device = false;  // calls ran on a device, beside the host

@@ -15,6 +15,7 @@ std::string run_members(const RouteCall& call, double http_us) {
   json.begin_object().member("http_us", http_us).key("run").begin_object();
   const RunFacts& facts = call.model->run;
   json.member("backend", facts.backend).member("device", facts.device).member("model", facts.model);
+  json.member("commit", facts.commit);
   json.member("numerics", facts.numerics).member("threads", facts.num_threads).key("variants").begin_object();
   for (const auto& [operation, variant] : facts.variants) json.member(operation, variant);
   json.end_object().end_object().end_object();

@@ -52,6 +52,7 @@ struct ServerOptions {
 // What captures say of the run they were taken from.
 struct RunFacts {
   std::string backend, device, model, numerics;
+  std::string commit;  // that the program was built from; empty: not known
   std::int32_t num_threads = 0;
   std::map<std::string, std::string> variants;  // operation -> the variant that was chosen
 };

@@ -10,4 +10,8 @@ Result<Ceilings> measure_cuda_ceilings() {
   return failed_precondition("this program was built without CUDA: no ceilings of a card");
 }
 
+Result<std::unique_ptr<ClockSource>> open_card_clocks() {
+  return failed_precondition("this program was built without CUDA: no clocks of a card");
+}
+
 }  // namespace fathom

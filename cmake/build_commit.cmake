@@ -1,0 +1,20 @@
+# cmake -DSOURCE=folder -DOUTPUT=file -P build_commit.cmake: a header that names the checkout's commit, written only
+# when it changes.
+set(commit "")
+find_program(GIT git)
+if(GIT AND EXISTS ${SOURCE}/.git)
+  execute_process(COMMAND ${GIT} rev-parse --short=12 HEAD WORKING_DIRECTORY ${SOURCE} OUTPUT_VARIABLE commit
+    OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  execute_process(COMMAND ${GIT} diff --quiet HEAD WORKING_DIRECTORY ${SOURCE} RESULT_VARIABLE differs ERROR_QUIET)
+  if(commit AND NOT differs EQUAL 0)
+    string(APPEND commit "-dirty")
+  endif()
+endif()
+set(text "#define FATHOM_BUILD_COMMIT \"${commit}\"\n")
+set(before "")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} before)
+endif()
+if(NOT before STREQUAL text)
+  file(WRITE ${OUTPUT} "${text}")
+endif()
