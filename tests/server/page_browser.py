@@ -7,7 +7,7 @@ import argparse
 import pathlib
 import sys
 
-from server_under_test import Server, program_path
+from server_under_test import PATIENCE_S, Server, program_path, wait_for
 
 try:
     from playwright.sync_api import expect, sync_playwright
@@ -35,7 +35,7 @@ class Page:
         self.page.keyboard.press("Enter")
 
     def wait_done(self):
-        expect(self.page.locator("#send")).to_have_text("Send", timeout=60000)
+        expect(self.page.locator("#send")).to_have_text("Send")
 
     @property
     def last(self):
@@ -68,13 +68,13 @@ def run_scripted(page, p):
     expect(p.last.locator(".timeline")).to_have_count(0)
 
     # A stream is seen while it runs, and stops.
-    p.send("Go on. ⟦t</think>" + "word " * 40 + "⟧ and on ⟦t</think>on and on ×400⟧")
+    p.send("Go on. ⟦t</think>" + "word " * 40 + "⟧ and on ⟦t</think>on and on ×3000⟧")
     expect(page.locator("#send")).to_have_text("Stop")
     expect(p.last.locator("details.thinking")).to_be_visible()
-    page.wait_for_timeout(400)
+    wait_for(lambda: "on and on" in p.last.inner_text(), "the answer begins while it streams")
     seen = len(p.last.inner_text())
-    page.wait_for_timeout(400)
-    assert len(p.last.inner_text()) > seen, "the answer grows while it streams"
+    wait_for(lambda: len(p.last.inner_text()) > seen, "the answer grows while it streams")
+    expect(page.locator("#send")).to_have_text("Stop")
     p.shot("3-streaming")
     page.click("#send")
     p.wait_done()
@@ -157,6 +157,7 @@ def main():
     parser.add_argument("--dark", action="store_true")
     arguments = parser.parse_args()
     flags = [] if arguments.model else ["--scripted-step-us", "4000"]
+    expect.set_options(timeout=PATIENCE_S * 1000)
     with Server(program_path(), *flags, scripted=not arguments.model) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1100, "height": 780}, color_scheme="dark" if arguments.dark else "light")

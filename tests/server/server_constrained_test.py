@@ -87,7 +87,7 @@ class ConstrainedTest(unittest.TestCase):
 
     def check(self, name, *flags, model="models/mini-v4"):
         with Server(program_path(), "--scripted-step-us", "3000", *flags, model=model) as server:
-            if any("constrained output will be refused" in line for line in server.log):
+            if not server.has_grammar():
                 self.skipTest("this build has no grammar library")
             without, beside, tokens = self.measure(server)
         ratio = statistics.median(b / a for a, b in zip(without, beside))

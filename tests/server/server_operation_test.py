@@ -14,7 +14,7 @@ import time
 import unittest
 
 from chat_stream import assemble
-from server_under_test import Server, program_path
+from server_under_test import PATIENCE_S, Server, program_path, wait_for
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -29,9 +29,10 @@ def repeat(text, count, **fields):
             "thinking": {"type": "disabled"}, **fields}
 
 
-def post_bytes(path, body, version="1.1"):
+def post_bytes(path, body, version="1.1", headers=None):
     data = json.dumps(body).encode()
-    return f"POST {path} HTTP/{version}\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+    more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    return f"POST {path} HTTP/{version}\r\nHost: x\r\n{more}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 class OpenServerTest(unittest.TestCase):
@@ -93,6 +94,7 @@ class OpenServerTest(unittest.TestCase):
     def test_profile_capture(self):
         self.assertEqual(self.server.post("/start_profile", {"num_steps": 0}).status, 400)
         plain = self.server.post(CHAT, say("one two three")).json["choices"][0]["message"]["content"]
+        self.server.wait_idle()  # the step that gave the last answer has ended
         self.assertEqual(self.server.post("/start_profile", {"num_steps": 3}).json, {"capturing": True, "num_steps": 3})
         captured = self.server.post(CHAT, say("one two three")).json["choices"][0]["message"]["content"]
         self.assertEqual(captured, plain)
@@ -105,6 +107,7 @@ class OpenServerTest(unittest.TestCase):
         self.assertGreaterEqual(capture["http_us"], 0)
         taken = self.server.post("/stop_profile")
         self.assertEqual((taken.status, taken.json["error"]["code"]), (409, "no_capture"))
+        self.server.wait_idle()
         self.assertEqual(self.server.post("/start_profile").status, 200)
         self.assertEqual(self.server.post("/start_profile").status, 409)
         self.assertEqual(self.server.post("/stop_profile").json["steps"], [])
@@ -124,12 +127,6 @@ class OpenServerTest(unittest.TestCase):
         both = self.server.post("/generate", {**body, "text": ["Say ⟦a⟧", "Say ⟦b⟧"]}).json
         self.assertEqual([r["text"] for r in both], ["a", "b"])
 
-    def wait_until_idle(self):
-        """The engine brings its counters up to date behind the step whose answers it gave."""
-        deadline = time.monotonic() + 30
-        while self.server.metric("fathom_requests_running") > 0 and time.monotonic() < deadline:
-            time.sleep(0.01)
-
     def test_metrics(self):
         self.check_plain()
         text = self.server.get("/metrics").text
@@ -137,11 +134,11 @@ class OpenServerTest(unittest.TestCase):
                      "vllm:kv_cache_usage_perc", "vllm:spec_decode_num_drafts_total", "fathom_requests_running",
                      "vllm:time_to_first_token_seconds_bucket", "fathom_inter_token_seconds_sum"):
             self.assertIn(name, text)
-        self.wait_until_idle()
+        self.server.wait_idle()
         before = self.server.metric("fathom_generation_tokens_total")
         reply = self.server.post(COMPLETIONS, {"prompt": "abc", "max_tokens": 17, "ignore_eos": True}).json
         self.assertEqual(reply["usage"]["completion_tokens"], 17)
-        self.wait_until_idle()
+        self.server.wait_idle()
         self.assertEqual(self.server.metric("fathom_generation_tokens_total") - before, 17)
         self.assertEqual(self.server.metric("vllm:generation_tokens_total"), self.server.metric("fathom_generation_tokens_total"))
         if shutil.which("promtool"):
@@ -152,8 +149,7 @@ class OpenServerTest(unittest.TestCase):
         secret = "a-very-private-sentence"
         reply = self.server.post(CHAT, say(secret), headers={"x-request-id": "log-me"})
         self.assertEqual(reply.status, 200)
-        time.sleep(0.2)
-        lines = [line for line in self.server.log if "id=log-me" in line]
+        lines = wait_for(lambda: [line for line in self.server.log if "id=log-me" in line], "its line in the log")
         self.assertEqual(len(lines), 1)
         for field in ("key=anonymous", "prompt_tokens=", "completion_tokens=", "queue_ms=", "ttft_ms=", "itl_ms=", "reason=eos"):
             self.assertIn(field, lines[0])
@@ -162,66 +158,6 @@ class OpenServerTest(unittest.TestCase):
         self.assertEqual(record["state"], "finished")
         self.assertGreater(record["timeline_ms"]["finished"], 0)
         self.assertNotIn(secret, self.server.get("/v1/requests").text)
-
-    def test_67_comments_while_nothing_comes(self):
-        # A prompt of many chunks: 2 ms a step and 40 us a row.
-        body = say("done", stream=True)
-        body["messages"].insert(0, {"role": "system", "content": "word " * 14000})
-        s = self.server.raw_socket()
-        s.sendall(post_bytes(CHAT, body))
-        s.settimeout(20)
-        data = b""
-        while b"[DONE]" not in data:
-            data += s.recv(65536)
-        s.close()
-        self.assertIn(b": keep-alive", data)
-        self.assertIn(b'"one"', data)
-
-    def test_69_leaving_during_prefill_and_decode(self):
-        self.server.wait_idle()
-        long_prompt = {"prompt": [7] * 15000, "max_tokens": 100, "ignore_eos": True, "stream": True}
-        endless = {"prompt": "x", "max_tokens": 15000, "ignore_eos": True}
-        for body, delay in ((long_prompt, 0.05), ({**endless, "stream": True}, 0.2), ({**endless, "stream": False}, 0.2)):
-            for how in ("close", "reset", "half-close"):
-                s = self.server.raw_socket()
-                s.sendall(post_bytes(COMPLETIONS, body))
-                end = time.monotonic() + 5
-                while self.server.metric("fathom_requests_running") == 0 and time.monotonic() < end:
-                    time.sleep(0.002)
-                time.sleep(delay)
-                self.assertEqual(self.server.metric("fathom_requests_running"), 1)
-                if how == "reset":
-                    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-                s.shutdown(socket.SHUT_WR) if how == "half-close" else s.close()
-                begin = time.monotonic()
-                self.server.wait_idle(2)
-                self.assertLess(time.monotonic() - begin, 1.0)
-                s.close()
-        self.check_plain()
-
-    def test_a_client_killed_during_prefill_is_gone(self):
-        self.server.wait_idle()
-        body = {"prompt": [7] * 15000, "max_tokens": 100, "ignore_eos": True, "stream": True}
-        program = ("import socket, sys, time\ns = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
-                   "s.sendall(sys.stdin.buffer.read())\nprint('sent', flush=True)\ntime.sleep(60)\n")
-        for _ in range(3):
-            client = subprocess.Popen([sys.executable, "-c", program, str(self.server.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            client.stdin.write(post_bytes(COMPLETIONS, body))
-            client.stdin.close()
-            client.stdout.readline()
-            end = time.monotonic() + 5
-            while self.server.metric("fathom_requests_running") == 0 and time.monotonic() < end:
-                time.sleep(0.002)
-            self.assertEqual(self.server.metric("fathom_requests_running"), 1)
-            client.send_signal(signal.SIGKILL)
-            client.wait()
-            client.stdout.close()
-            begin = time.monotonic()
-            self.server.wait_idle(3)
-            # All of its prompt would have taken 0.8 s of steps; the answer another 0.2 s.
-            self.assertLess(time.monotonic() - begin, 2.0)
-            self.check_plain()
-        self.assertEqual(self.server.metric("fathom_context_blocks_used"), 0)
 
     def test_half_open_clients_are_let_go(self):
         """Requests whose rest never comes: closed after the header time-out, nobody else notices."""
@@ -235,7 +171,6 @@ class OpenServerTest(unittest.TestCase):
         for i, s in enumerate(sockets):
             if i % len(halves) not in (1, 2):
                 continue  # nothing was sent, or only the body is missing, which may take minutes: those stay
-            s.settimeout(15)
             data = b""
             try:
                 while part := s.recv(4096):
@@ -320,6 +255,7 @@ class OpenServerTest(unittest.TestCase):
         s = self.server.raw_socket()
         s.sendall(post_bytes(COMPLETIONS, {"prompt": [12] * 300, "max_tokens": 5000, "ignore_eos": True, "stream": True}))
         s.recv(100)
+        self.server.wait_running(1)
         running = values()
         self.assertEqual(running["vllm:num_requests_running"], 1)
         self.assertGreater(running["vllm:kv_cache_usage_perc"], 0)
@@ -345,11 +281,10 @@ class OpenServerTest(unittest.TestCase):
         for raw in (b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20000, b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
                     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00"):
             s = self.server.raw_socket()
-            s.sendall(raw)
-            s.settimeout(5)
             try:
+                s.sendall(raw)
                 head = s.recv(100)
-            except ConnectionResetError:
+            except (ConnectionResetError, BrokenPipeError):
                 head = b""
             self.assertRegex(head, rb"^(HTTP/1.1 4\d\d|HTTP/1.1 505|$)")
             s.close()
@@ -362,14 +297,11 @@ class OpenServerTest(unittest.TestCase):
         self.assertLess(data.index(b"first"), data.index(b"second"))
         s.close()
         # A byte at a time does not extend the time for a header.
-        begin = time.monotonic()
-        try:
-            while time.monotonic() - begin < 5:
+        end = time.monotonic() + PATIENCE_S
+        with self.assertRaises(OSError):
+            while time.monotonic() < end:
                 slow.sendall(b"a")
                 time.sleep(0.1)
-        except OSError:
-            pass
-        self.assertLess(time.monotonic() - begin, 4.5)
         for s in (slow, *idle):
             s.close()
         stop.set()
@@ -383,8 +315,8 @@ class OpenServerTest(unittest.TestCase):
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         s.connect(("127.0.0.1", self.server.port))
         s.sendall(post_bytes(CHAT, repeat("word ", 2000, stream=True, max_tokens=9000), version="1.0"))
-        s.settimeout(30)
-        time.sleep(1.5)
+        s.settimeout(PATIENCE_S)
+        time.sleep(1.5)  # long enough for the server's and the kernel's buffers to fill
         self.check_plain()
         data = b""
         while True:
@@ -405,6 +337,81 @@ class OpenServerTest(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor(32) as pool:
             together = list(pool.map(lambda body: self.server.post(COMPLETIONS, body).json["choices"][0]["text"], bodies))
         self.assertEqual(alone, together)
+
+
+class SlowStepsTest(unittest.TestCase):
+    """A step takes 20 ms and each of its rows 0.4: a prompt of 15,000 tokens more than six seconds."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(program_path(), "--scripted-step-us", "20000", "--keep-alive", "0.5").wait_ready()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+
+    def check_plain(self):
+        reply = self.server.post(CHAT, say("Right."))
+        self.assertEqual(reply.json["choices"][0]["message"]["content"], "Right.")
+
+    def check_left(self, request_id, num_prefilled, num_tokens):
+        """It ended because its client left, before that many rows of its prompt and tokens of its answer."""
+        self.server.wait_idle()
+        record = wait_for(lambda: (r := self.server.record(request_id)) and r["state"] != "running" and r, "its record")
+        self.assertEqual((record["state"], record["reason"]), ("left", "client_left"))
+        self.assertLess(record["completion_tokens"], num_tokens)
+        spans = self.server.get(f"/v1/requests/{request_id}/timeline").json["choices"][0]["spans"]
+        self.assertLess(sum(s["rows"] for s in spans if s["kind"] == "prefill"), num_prefilled)
+
+    def test_67_comments_while_nothing_comes(self):
+        body = say("done", stream=True)
+        body["messages"].insert(0, {"role": "system", "content": "word " * 14000})
+        s = self.server.raw_socket()
+        s.sendall(post_bytes(CHAT, body))
+        data = b""
+        while b"[DONE]" not in data:
+            data += s.recv(65536)
+        s.close()
+        self.assertIn(b": keep-alive", data)
+        self.assertIn(b'"one"', data)
+
+    def test_69_leaving_during_prefill_and_decode(self):
+        self.server.wait_idle()
+        endless = {"prompt": "x", "max_tokens": 15000, "ignore_eos": True}
+        for kind, body in (("prefill", {**endless, "stream": True}), ("stream", {**endless, "stream": True}), ("whole", {**endless, "stream": False})):
+            for number, how in enumerate(("close", "reset", "half-close")):
+                request_id = f"leaves-{kind}-{how}"
+                if kind == "prefill":
+                    body = {**body, "prompt": [7 + number] * 15000}  # each its own: nothing is found in the cache
+                s = self.server.raw_socket()
+                s.sendall(post_bytes(COMPLETIONS, body, headers={"x-request-id": request_id}))
+                self.server.wait_running(1)
+                if how == "reset":
+                    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+                s.shutdown(socket.SHUT_WR) if how == "half-close" else s.close()
+                self.check_left(request_id, 15000, 1 if kind == "prefill" else 15000)
+                s.close()
+        self.check_plain()
+
+    def test_a_client_killed_during_prefill_is_gone(self):
+        self.server.wait_idle()
+        program = ("import socket, sys, time\ns = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+                   "s.sendall(sys.stdin.buffer.read())\nprint('sent', flush=True)\ntime.sleep(600)\n")
+        for number in range(3):
+            request_id = f"killed-{number}"
+            body = {"prompt": [20 + number] * 15000, "max_tokens": 100, "ignore_eos": True, "stream": True}
+            client = subprocess.Popen([sys.executable, "-c", program, str(self.server.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            client.stdin.write(post_bytes(COMPLETIONS, body, headers={"x-request-id": request_id}))
+            client.stdin.close()
+            client.stdout.readline()
+            self.server.wait_running(1)
+            client.send_signal(signal.SIGKILL)
+            client.wait()
+            client.stdout.close()
+            self.check_left(request_id, 15000, 1)
+            self.check_plain()
+        self.server.wait_idle()
+        self.assertEqual(self.server.metric("fathom_context_blocks_used"), 0)
 
 
 class KeysTest(unittest.TestCase):
@@ -435,14 +442,13 @@ class KeysTest(unittest.TestCase):
         s = server.raw_socket()
         data = json.dumps({"prompt": "x", "max_tokens": 10000, "ignore_eos": True}).encode()
         s.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nAuthorization: Bearer s3cret-b\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
-        time.sleep(0.2)
+        wait_for(lambda: server.get("/v1/requests", headers=bob).json["data"], "bob's request is being answered")
         reply = server.post(CHAT, say("x"), headers=bob)
         self.assertEqual(reply.status, 429)
         self.assertIn("retry-after", reply.headers)
         self.assertEqual(reply.json["error"]["type"], "rate_limit_error")
         s.close()
-        time.sleep(0.3)
-        self.assertEqual(server.post(CHAT, say("x"), headers=bob).status, 200)
+        wait_for(lambda: server.post(CHAT, say("x"), headers=bob).status == 200, "bob's place is free again")
 
     def check_time_lines(self, server):
         """A key sees its own time lines, and of others no ids."""
@@ -469,7 +475,8 @@ class KeysTest(unittest.TestCase):
 
 class OverloadTest(unittest.TestCase):
     def test_71_a_thousand_at_once(self):
-        with Server(program_path(), "--max-queued", "40", "--max-running", "8", "--scripted-step-us", "2000") as server:
+        with Server(program_path(), "--max-queued", "40", "--max-running", "8", "--scripted-step-us", "20000",
+                    "--header-timeout", "100") as server:
             body = post_bytes(CHAT, say("the right answer"))
             sockets = []
             for _ in range(1000):
@@ -478,7 +485,6 @@ class OverloadTest(unittest.TestCase):
                 s.sendall(body)
             codes, wrong, without_retry = {}, 0, 0
             for s in sockets:
-                s.settimeout(60)
                 data = b""
                 while b"\r\n\r\n" not in data:
                     data += s.recv(65536)
@@ -501,11 +507,11 @@ class OverloadTest(unittest.TestCase):
             self.assertEqual(server.post(CHAT, say("after")).json["choices"][0]["message"]["content"], "after")
 
     def test_74_drain_on_sigterm(self):
-        server = Server(program_path(), "--scripted-step-us", "5000", "--drain", "20").wait_ready()
+        server = Server(program_path(), "--scripted-step-us", "5000", "--drain", str(PATIENCE_S)).wait_ready()
         texts = []
 
         def stream():
-            texts.append(assemble(server.post(CHAT, repeat("word ", 100, stream=True, max_tokens=900)).chunks)[0]["content"])
+            texts.append(assemble(server.post(CHAT, repeat("word ", 300, stream=True, max_tokens=900)).chunks)[0]["content"])
 
         threads = [threading.Thread(target=stream) for _ in range(4)]
         keep = server.connect()
@@ -513,48 +519,57 @@ class OverloadTest(unittest.TestCase):
         keep.getresponse().read()
         for t in threads:
             t.start()
-        time.sleep(0.3)
+        server.wait_running(4)
         server.process.terminate()
-        time.sleep(0.1)
         try:
+            wait_for(lambda: server.get("/health").status == 503, "it drains")
             refused = server.post(CHAT, say("too late"))
             self.assertEqual(refused.status, 503)
             self.assertIn("retry-after", refused.headers)
-            self.assertEqual(server.get("/health").status, 503)
         except ConnectionError:
-            pass
+            pass  # the streams are over and so is the server
         for t in threads:
             t.join()
-        self.assertEqual(texts, ["word " * 100] * 4)
-        self.assertEqual(server.process.wait(20), 0)
+        self.assertEqual(texts, ["word " * 300] * 4)
+        keep.close()
+        self.assertEqual(server.wait_exit(), 0)
 
     def test_drain_time_ends(self):
         server = Server(program_path(), "--scripted-step-us", "5000", "--drain", "0.5").wait_ready()
         s = server.raw_socket()
         s.sendall(post_bytes(COMPLETIONS, {"prompt": "x", "max_tokens": 15000, "ignore_eos": True, "stream": True}))
         s.recv(100)
-        begin = time.monotonic()
         self.assertEqual(server.stop(), 0)
-        self.assertLess(time.monotonic() - begin, 5)
+        # The answer was cut off long before its 15,000 tokens.
+        data = b""
+        try:
+            while part := s.recv(65536):
+                data += part
+        except ConnectionResetError:
+            pass
+        s.close()
+        self.assertLess(data.count(b"data: "), 14000)
+        self.assertNotIn(b"[DONE]", data)
 
     def test_request_timeout(self):
-        with Server(program_path(), "--request-timeout", "0.5", "--scripted-step-us", "5000") as server:
+        with Server(program_path(), "--request-timeout", "3", "--scripted-step-us", "5000") as server:
             reply = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 15000, "ignore_eos": True})
             self.assertEqual(reply.status, 408, reply.text)
-            events = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 15000, "ignore_eos": True, "stream": True}).events
-            self.assertIn("error", json.loads(events[-1][1]))
+            reply = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 15000, "ignore_eos": True, "stream": True})
+            self.assertEqual(reply.status, 200)
+            self.assertIn("error", json.loads(reply.events[-1][1]))
             self.assertEqual(server.post(CHAT, say("fine")).status, 200)
 
     def test_watchdog_fails_health(self):
-        with Server(program_path(), "--step-timeout", "0.2", "--scripted-step-us", "1000000") as server:
+        # One step of five seconds.
+        with Server(program_path(), "--step-timeout", "0.2", "--scripted-step-us", "5000000", "--drain", "0") as server:
             s = server.raw_socket()
-            s.sendall(post_bytes(COMPLETIONS, {"prompt": "x", "max_tokens": 3, "ignore_eos": True}))
-            time.sleep(0.6)
-            health = server.get("/health")
-            self.assertEqual(health.status, 503)
+            s.sendall(post_bytes(COMPLETIONS, {"prompt": "x", "max_tokens": 1, "ignore_eos": True}))
+            health = wait_for(lambda: (reply := server.get("/health")).status == 503 and reply, "health fails")
             self.assertIn("step", health.json["reason"])
             self.assertEqual(server.post(CHAT, say("x")).status, 503)
             s.close()
+            wait_for(lambda: server.get("/health").status == 200, "the step is over, and health is back")
 
     def test_sampling_defaults(self):
         """The request, then the flag, then generation_config.json."""
@@ -576,21 +591,21 @@ class OverloadTest(unittest.TestCase):
         while done.stdout.readline() not in ("ready\n", ""):
             pass
         done.terminate()
-        _, told = done.communicate(timeout=20)
+        _, told = done.communicate(timeout=PATIENCE_S)
         self.assertEqual(done.returncode, 0, told)
         self.assertEqual(told.count("--scheduler-log /dev/full: writing failed: No space left"), 1, told)
 
     def test_bad_starts(self):
         for flags, message in ((["--api-key", ""], "--api-key: found an empty text"), (["--host", ""], "--host: found an empty text"),
                                (["--model", "/nowhere"], "/nowhere"), (["--host", "203.0.113.7"], "203.0.113.7")):
-            done = subprocess.run([program_path(), "serve", "--port", "0", *flags], capture_output=True, text=True, timeout=30)
+            done = subprocess.run([program_path(), "serve", "--port", "0", *flags], capture_output=True, text=True, timeout=PATIENCE_S)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(message, done.stderr)
         done = subprocess.Popen([program_path(), "serve", "--host", "0.0.0.0", "--port", "0", "--scripted", "--model", "models/mini-v4"],
                                 stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.assertIn("no API key", done.stderr.readline())
         done.terminate()
-        self.assertEqual(done.wait(20), 0)
+        self.assertEqual(done.wait(PATIENCE_S), 0)
         done.stderr.close()
         done.stdout.close()
 

@@ -90,8 +90,8 @@ class ShapesTest(unittest.TestCase):
     def test_no_shape_is_a_5xx(self):
         rng = random.Random(int(os.environ.get("FATHOM_SEED", "1")))
         statuses = {}
-        with Server(program_path(), "--request-timeout", "5") as server:
-            connection = server.connect(60)
+        with Server(program_path(), "--request-timeout", "30") as server:
+            connection = server.connect()
             for number in range(int(os.environ.get("FATHOM_SHAPES", "3000"))):
                 path = rng.choice(list(BODIES))
                 body = change(rng, BODIES[path])
@@ -116,7 +116,7 @@ class ShapesTest(unittest.TestCase):
                     plain = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Say ⟦t</think>Right.⟧"}], "temperature": 0})
                     self.assertEqual(plain.json["choices"][0]["message"]["content"], "Right.")
             connection.close()
-            server.wait_idle(30)
+            server.wait_idle()
             self.assertEqual(server.metric("fathom_context_blocks_used"), 0)
         print("statuses:", dict(sorted(statuses.items())))
         self.assertGreater(statuses.get(200, 0), 200)

@@ -10,6 +10,21 @@ import threading
 import time
 
 
+PATIENCE_S = 120  # for what must come, however busy the machine; only what is broken waits so long
+
+
+def wait_for(condition, what, seconds=PATIENCE_S):
+    """The first true value of condition()."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.005)
+
+
 class Server:
     """A running `fathom serve`; use as a context manager."""
 
@@ -31,7 +46,7 @@ class Server:
         for line in self.process.stderr:
             self.log.append(line)
 
-    def wait_ready(self, seconds=120):
+    def wait_ready(self, seconds=PATIENCE_S):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
@@ -50,10 +65,14 @@ class Server:
     def __exit__(self, *_):
         self.stop()
 
-    def stop(self, seconds=20):
+    def stop(self, seconds=PATIENCE_S):
         """SIGTERM; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+        return self.wait_exit(seconds)
+
+    def wait_exit(self, seconds=PATIENCE_S):
+        """The exit code of a server that ends by itself, or was told to."""
         try:
             code = self.process.wait(seconds)
             self._reader.join(seconds)
@@ -64,7 +83,7 @@ class Server:
             self.process.kill()
             raise
 
-    def connect(self, timeout=60):
+    def connect(self, timeout=PATIENCE_S):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def request(self, method, path, body=None, headers=None, raw=None):
@@ -82,7 +101,7 @@ class Server:
         return self.request("POST", path, body, **kwargs)
 
     def raw_socket(self):
-        s = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        s = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
         return s
 
     def metric(self, name):
@@ -91,13 +110,23 @@ class Server:
                 return float(line.rsplit(" ", 1)[1])
         raise KeyError(name)
 
-    def wait_idle(self, seconds=10):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if self.metric("fathom_requests_running") == 0 and self.metric("fathom_requests_waiting") == 0:
-                return
-            time.sleep(0.01)
-        raise AssertionError("requests are still with the engine")
+    def wait_idle(self):
+        """Until no request is with the engine, whose counters follow the step that gave the last answer."""
+        wait_for(lambda: self.metric("fathom_requests_running") == 0 and self.metric("fathom_requests_waiting") == 0,
+                 "no request is with the engine")
+
+    def wait_running(self, count):
+        wait_for(lambda: self.metric("fathom_requests_running") == count, f"{count} requests run")
+
+    def record(self, request_id, headers=None):
+        """What /v1/requests says of one, or None."""
+        reply = self.get(f"/v1/requests/{request_id}", headers=headers)
+        return reply.json if reply.status == 200 else None
+
+    def has_grammar(self, headers=None):
+        """False where the program was built without the grammar library, which it says when asked to use it."""
+        reply = self.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "guided_regex": "a"}, headers=headers)
+        return not (reply.status == 400 and "grammar library" in reply.text)
 
 
 class Reply:

@@ -17,6 +17,8 @@ namespace {
 using namespace std::chrono_literals;
 using testing::HasSubstr;
 
+constexpr auto kPatience = 60s;  // for what must come, however busy the machine is
+
 // Answers by path; keeps what it cannot answer at once.
 class HttpServerTest : public testing::Test {
  protected:
@@ -54,7 +56,7 @@ class HttpServerTest : public testing::Test {
   }
   std::shared_ptr<HttpExchange> held() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, 5s, [this] { return !held_.empty(); });
+    changed_.wait_for(lock, kPatience, [this] { return !held_.empty(); });
     if (held_.empty()) return nullptr;
     auto first = held_.front();
     held_.erase(held_.begin());
@@ -62,7 +64,7 @@ class HttpServerTest : public testing::Test {
   }
   bool wait_gone(int count) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, 5s, [&] { return num_gone_ >= count; });
+    return changed_.wait_for(lock, kPatience, [&] { return num_gone_ >= count; });
   }
   void expect_alive() {
     auto c = client();
@@ -169,14 +171,15 @@ TEST_F(HttpServerTest, ChunkedBodiesAndExpectContinue) {
 
 TEST_F(HttpServerTest, SlowHeadersAndBodiesTimeOut) {
   HttpServerOptions options;
-  options.header_timeout_ms = 300;
-  options.body_timeout_ms = 300;
+  options.header_timeout_ms = 1000;
+  options.body_timeout_ms = 1000;
   open(options);
   auto slow = client();
   ASSERT_TRUE(slow.connect().ok());
   // A byte now and then must not extend the time.
   bool refused = false;
-  for (int i = 0; i < 40 && !refused; ++i) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  for (int i = 0; !refused && std::chrono::steady_clock::now() < end; ++i) {
     refused = !slow.send_raw(i == 0 ? "GET / HTTP/1.1\r\n" : "a").ok() || slow.wait_closed(30ms);
   }
   EXPECT_TRUE(refused);
@@ -198,10 +201,8 @@ TEST_F(HttpServerTest, SeesAClientLeaveWhileNothingIsSent) {
     const auto exchange = held();
     ASSERT_NE(exchange, nullptr);
     EXPECT_FALSE(exchange->gone());
-    const auto begin = std::chrono::steady_clock::now();
     hard ? c.reset() : c.close();
     ASSERT_TRUE(wait_gone(hard ? 2 : 1));
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
     EXPECT_TRUE(exchange->gone());
     exchange->reply({200, "text/plain", "too late", {}});
   }
@@ -210,7 +211,7 @@ TEST_F(HttpServerTest, SeesAClientLeaveWhileNothingIsSent) {
 
 TEST_F(HttpServerTest, AReaderThatStallsIsDroppedAndOthersAreNot) {
   HttpServerOptions options;
-  options.write_stall_timeout_ms = 1500;
+  options.write_stall_timeout_ms = 3000;
   open(options);
   auto c = client();
   ASSERT_TRUE(c.connect().ok());
@@ -220,7 +221,7 @@ TEST_F(HttpServerTest, AReaderThatStallsIsDroppedAndOthersAreNot) {
   exchange->start_stream(200, "text/plain");
   const std::string block(1 << 20, 'x');
   for (int i = 0; i < 16; ++i) exchange->write(block);
-  std::this_thread::sleep_for(50ms);
+  // No socket's buffers take all of it.
   EXPECT_GT(exchange->num_unsent_bytes(), 1u << 20);
   expect_alive();
   ASSERT_TRUE(wait_gone(1));
@@ -241,7 +242,7 @@ TEST_F(HttpServerTest, TellsWhenAllIsSent) {
   exchange->on_drained([&] { ++num_drained; });
   exchange->start_stream(200, "text/plain");
   exchange->write(std::string(4 << 20, 'x'));
-  for (int i = 0; i < 500 && (num_drained == 0 || exchange->num_unsent_bytes() > 0); ++i) {
+  for (int i = 0; i < 6000 && (num_drained == 0 || exchange->num_unsent_bytes() > 0); ++i) {
     std::this_thread::sleep_for(10ms);
   }
   EXPECT_GT(num_drained, 0);
@@ -255,7 +256,7 @@ TEST_F(HttpServerTest, ADroppedExchangeClosesItsConnection) {
   auto c = client();
   ASSERT_TRUE(c.connect().ok());
   ASSERT_TRUE(c.send_raw("GET /drop HTTP/1.1\r\n\r\n").ok());
-  EXPECT_TRUE(c.wait_closed(2s));
+  EXPECT_TRUE(c.wait_closed(kPatience));
 }
 
 TEST_F(HttpServerTest, HalfClosedClientStillGetsAQuickReply) {
@@ -298,7 +299,10 @@ TEST_F(HttpServerTest, TooManyConnections) {
   EXPECT_EQ(refused->status, 503);
   EXPECT_EQ(refused->header("retry-after"), "1");
   a.close();
-  std::this_thread::sleep_for(300ms);
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (server_->counts().num_connections > 1 && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(5ms);
+  }
   expect_alive();
 }
 
@@ -311,12 +315,12 @@ TEST_F(HttpServerTest, DrainEndsConnectionsAfterTheirReply) {
   const auto exchange = held();
   ASSERT_NE(exchange, nullptr);
   server_->begin_drain();
-  EXPECT_TRUE(idle.wait_closed(2s));
+  EXPECT_TRUE(idle.wait_closed(kPatience));
   exchange->reply({200, "text/plain", "done", {}});
   const auto reply = busy.read_reply();
   ASSERT_TRUE(reply.ok());
   EXPECT_EQ(reply->body, "done");
-  EXPECT_TRUE(busy.descriptor() < 0 || busy.wait_closed(2s));
+  EXPECT_TRUE(busy.descriptor() < 0 || busy.wait_closed(kPatience));
 }
 
 TEST_F(HttpServerTest, ManyClientsAtOnce) {
