@@ -297,6 +297,7 @@ std::optional<AnthropicRequest> read_anthropic(const JsonValue& body, const Serv
     error = error_of(conversation.status());
     return std::nullopt;
   }
+  out.markup = call_markup(*conversation);
   if (auto failed = build_chat_prompt(model, *conversation, out.thinking, out.tools, "messages", out.request)) {
     error = std::move(*failed);
     return std::nullopt;

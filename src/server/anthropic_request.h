@@ -15,6 +15,7 @@ struct AnthropicRequest {
   bool stream = false;
   ThinkingFields thinking;
   ToolFields tools;
+  CallMarkup markup = CallMarkup::kText;
   Request request;
 };
 

@@ -13,8 +13,9 @@ namespace fathom {
 class ChatChoice {
  public:
   // in_reasoning: the prompt ended inside reasoning. parallel_calls: more than the first call is reported.
-  ChatChoice(bool in_reasoning, bool show_reasoning, bool parallel_calls, std::string_view call_id_prefix)
-      : parser_(in_reasoning),
+  ChatChoice(bool in_reasoning, bool show_reasoning, bool parallel_calls, CallMarkup markup,
+             std::string_view call_id_prefix)
+      : parser_(in_reasoning, markup),
         show_reasoning_(show_reasoning),
         parallel_calls_(parallel_calls),
         call_id_prefix_(call_id_prefix) {}

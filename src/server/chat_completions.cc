@@ -15,6 +15,7 @@ struct ChatPlan {
   StreamFields stream;
   ThinkingFields thinking;
   ToolFields tools;
+  CallMarkup markup = CallMarkup::kText;
   bool logprobs = false;
   Request request;
 };
@@ -33,7 +34,7 @@ class ChatRenderer : public AnswerRenderer {
     usage_.set_prompt(0, static_cast<std::int64_t>(plan.request.prompt.size()));
     for (int i = 0; i < plan.request.num_choices; ++i) {
       choices_.emplace_back(plan.request.reasoning_end.has_value(), plan.thinking.show_reasoning, plan.tools.parallel,
-                            "call_");
+                            plan.markup, "call_");
     }
     open_.resize(choices_.size());
     logprob_entries_.resize(choices_.size());
@@ -239,6 +240,7 @@ void handle_chat_completions(RouteCall& call) {
   if (continues && conversation->messages.back().role != Role::kAssistant) {
     return call.reply_error(bad_field("continue_final_message", "the last message is not an assistant's"));
   }
+  plan.markup = call_markup(*conversation);
   if (const auto failed =
           build_chat_prompt(model, *conversation, plan.thinking, plan.tools, "messages", plan.request)) {
     return call.reply_error(*failed);

@@ -1,5 +1,7 @@
 #include "server/chat_prompt.h"
 
+#include <algorithm>
+
 #include "server/generation_fields.h"
 #include "server/grammar_constraint.h"
 
@@ -95,6 +97,12 @@ ThinkingFields read_thinking(RequestFields& fields, const ServerOptions& options
   }
   out.show_reasoning = fields.boolean("include_reasoning").value_or(true);
   return out;
+}
+
+CallMarkup call_markup(const ChatConversation& conversation) {
+  const bool offers = std::any_of(conversation.messages.begin(), conversation.messages.end(),
+                                  [](const ChatMessage& message) { return !message.tools.empty(); });
+  return offers ? CallMarkup::kCalls : CallMarkup::kText;
 }
 
 std::optional<ApiError> build_chat_prompt(const ServedModel& model, const ChatConversation& conversation,

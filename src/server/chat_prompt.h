@@ -10,6 +10,7 @@
 #include "text/chat_encoding.h"
 #include "text/chat_messages.h"
 #include "text/json_value.h"
+#include "text/output_parser.h"
 
 namespace fathom {
 
@@ -25,6 +26,9 @@ struct ThinkingFields {
 ThinkingFields read_thinking(RequestFields& fields, const ServerOptions& options);
 // An effort's name by the same rule. False: unknown.
 bool apply_effort(std::string_view name, ThinkingFields& thinking);
+
+// Calls in an answer are calls where the model was shown tools; elsewhere nobody waits for them, and they are text.
+CallMarkup call_markup(const ChatConversation& conversation);
 
 // Renders and tokenises into request.prompt, sets reasoning_end where the answer begins inside reasoning, forbids or
 // demands calls as `tools` says, and holds the prompt against the context. A conversation that ends with an assistant

@@ -19,6 +19,7 @@ struct ResponsePlan {
   bool stream = false;
   ThinkingFields thinking;
   ToolFields tools;
+  CallMarkup markup = CallMarkup::kText;
   Request request;
   std::string echoed;  // members of the request that the response repeats, as JSON members without braces
 };
@@ -193,7 +194,8 @@ class ResponsesRenderer : public AnswerRenderer {
         model_(call.server->options.model_names.front()),
         created_(unix_seconds()),
         echoed_(std::move(plan.echoed)),
-        choice_(plan.request.reasoning_end.has_value(), plan.thinking.show_reasoning, plan.tools.parallel, "call_"),
+        choice_(plan.request.reasoning_end.has_value(), plan.thinking.show_reasoning, plan.tools.parallel, plan.markup,
+                "call_"),
         usage_(1) {
     usage_.set_prompt(0, static_cast<std::int64_t>(plan.request.prompt.size()));
   }
@@ -482,6 +484,7 @@ void handle_responses(RouteCall& call) {
   if (fields.failed()) return call.reply_error(fields.error());
   const auto conversation = read_chat(messages, plan.tools.tools);
   if (!conversation.ok()) return call.reply_error(error_of(conversation.status()));
+  plan.markup = call_markup(*conversation);
   if (const auto failed = build_chat_prompt(model, *conversation, plan.thinking, plan.tools, "input", plan.request)) {
     return call.reply_error(*failed);
   }

@@ -59,6 +59,9 @@ constexpr std::array kInContent{kEos, kBlockOpen, kBlockOpen1, kBlockOpen2, kInv
 // Once there was a block its closing tag is no text, wherever it turns up.
 constexpr std::array kInLaterContent{kEos,         kBlockOpen,   kBlockOpen1, kBlockOpen2, kInvokeOpen,
                                      kInvokeOpen1, kInvokeOpen2, kBlockClose, kBlockClose1};
+// Where no call is looked for.
+constexpr std::array kInReasoningAlone{kEos, kThinkClose};
+constexpr std::array kInContentAlone{kEos};
 constexpr std::array kBetweenCalls{kEos, kBlockOpen, kBlockClose, kInvokeOpen, kInvokeClose, kParameterClose};
 constexpr std::array kBetweenParameters{kEos, kBlockClose, kInvokeOpen, kInvokeClose, kParameterOpen};
 constexpr std::array kInValue{kEos, kParameterClose, kBlockClose1, kInvokeOpen1, kInvokeClose1, kParameterOpen1};
@@ -114,9 +117,10 @@ struct OutputParser::State {
     kDone,
   };
 
-  explicit State(bool is_thinking) : thinking(is_thinking) {}
+  State(bool is_thinking, CallMarkup markup) : thinking(is_thinking), reads_calls(markup == CallMarkup::kCalls) {}
 
   bool thinking;
+  bool reads_calls;
   Place place = Place::kStart;
   Utf8Stream utf8;
   std::string buffer;  // from `begin` on: read, not yet decided
@@ -180,15 +184,21 @@ struct OutputParser::State {
     searched = 0;
   }
 
+  std::span<const Marker> reasoning_markers() const {
+    return reads_calls ? std::span<const Marker>(kInReasoning) : std::span<const Marker>(kInReasoningAlone);
+  }
+  std::span<const Marker> content_markers() const {
+    if (!reads_calls) return kInContentAlone;
+    return seen_block ? std::span<const Marker>(kInLaterContent) : std::span<const Marker>(kInContent);
+  }
+
   // Reads one thing; false when `pending()` does not decide what comes next.
   bool step() {
     switch (place) {
       case Place::kStart: return step_start();
-      case Place::kReasoning: return step_text(OutputEvent::Kind::kReasoning, kInReasoning);
+      case Place::kReasoning: return step_text(OutputEvent::Kind::kReasoning, reasoning_markers());
       case Place::kContentStart: return step_content_start();
-      case Place::kContent:
-        return step_text(OutputEvent::Kind::kContent,
-                         seen_block ? std::span<const Marker>(kInLaterContent) : std::span<const Marker>(kInContent));
+      case Place::kContent: return step_text(OutputEvent::Kind::kContent, content_markers());
       case Place::kBlockOpen:
         if (pending().empty()) return false;
         if (pending()[0] == '>') consume(1);
@@ -437,7 +447,7 @@ struct OutputParser::State {
   }
 };
 
-OutputParser::OutputParser(bool thinking) : state_(std::make_unique<State>(thinking)) {}
+OutputParser::OutputParser(bool thinking, CallMarkup markup) : state_(std::make_unique<State>(thinking, markup)) {}
 OutputParser::~OutputParser() = default;
 OutputParser::OutputParser(OutputParser&&) noexcept = default;
 OutputParser& OutputParser::operator=(OutputParser&&) noexcept = default;

@@ -41,6 +41,12 @@ struct OutputEvent {
   bool complete = true;  // kToolCallEnd
 };
 
+// What the markup of calls in an answer is.
+enum class CallMarkup {
+  kCalls,  // calls
+  kText,   // text like any other: the model was shown no tools, and its user knows what to do with no call
+};
+
 // What the events add up to.
 struct AssistantMessage {
   std::string reasoning_content;
@@ -52,7 +58,7 @@ struct AssistantMessage {
 class OutputParser {
  public:
   // thinking: the prompt ended with <think>.
-  explicit OutputParser(bool thinking);
+  explicit OutputParser(bool thinking, CallMarkup markup = CallMarkup::kCalls);
   ~OutputParser();
   OutputParser(OutputParser&&) noexcept;
   OutputParser& operator=(OutputParser&&) noexcept;

@@ -199,6 +199,33 @@ TEST(OutputParser, CutCallIsIncomplete) {  // case 54
   }
 }
 
+TEST(OutputParser, CallsAreTextWhereNoneIsLookedFor) {
+  const std::string call = kOpen + invoke("f", parameter("n", false, "5")) + kClose;
+  const std::string text = "r" + call + "</think>a <" + call + kEos + "never";
+  for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+    OutputParser parser(true, CallMarkup::kText);
+    Collected collected;
+    for (const std::string& part : {text.substr(0, cut), text.substr(cut)}) {
+      std::vector<OutputEvent> events;
+      parser.push(part, events);
+      collected.take(events);
+    }
+    EXPECT_EQ(collected.message, plain("r" + call, "a <" + call)) << "cut at " << cut;
+    EXPECT_EQ(parser.message(), collected.message);
+    EXPECT_TRUE(parser.saw_eos());
+  }
+  // Cut off, it is there as far as it came.
+  for (std::size_t end = 0; end <= call.size(); ++end) {
+    OutputParser parser(false, CallMarkup::kText);
+    std::vector<OutputEvent> events;
+    std::size_t whole = end;
+    while (whole > 0 && whole < call.size() && (static_cast<unsigned char>(call[whole]) & 0xc0) == 0x80) --whole;
+    parser.push(call.substr(0, whole), events);
+    parser.finish(false, events);
+    EXPECT_EQ(parser.message(), plain("", call.substr(0, whole)));
+  }
+}
+
 TEST(OutputParser, LenientOnMalformedCalls) {
   const auto one_call = [](const std::string& text, const std::string& arguments, const std::string& content = "") {
     const AssistantMessage message = parse_every_way(text, false, true);

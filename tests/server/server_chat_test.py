@@ -349,6 +349,26 @@ class ChatTest(unittest.TestCase):
         self.assertNotIn("tool_calls", message)
         self.assertNotIn("｜DSML｜", message["content"])
 
+    def test_calls_that_nobody_offered_are_text(self):
+        """Clients look at tool_calls where they sent tools; without any, what the model wrote is its answer."""
+        markup = calls_markup(call_markup("get_weather", ("city", True, "Oslo"), ("days", False, "3")))
+        for fields in ({}, {"tools": []}, {"tools": None}):
+            message, _ = self.ask("I look</think>Well." + markup, **fields)
+            self.assertEqual((message["reasoning_content"], message["content"]), ("I look", "Well." + markup))
+            self.assertEqual((message["tool_calls"], message["finish_reason"]), ([], "stop"))
+        # Inside the reasoning it stays reasoning.
+        message, _ = self.ask("I call" + markup + " and on</think>Done.")
+        self.assertEqual((message["reasoning_content"], message["content"]), ("I call" + markup + " and on", "Done."))
+        # A cut-off one too is text as far as it came.
+        message, _ = self.ask(markup, think=False, max_tokens=12)
+        self.assertEqual(message["finish_reason"], "length")
+        self.assertTrue(message["content"] and markup.startswith(message["content"]), message)
+        # Tools that stand in a message are offered.
+        head = {"role": "system", "content": "s", "tools": [WEATHER]}
+        body = {"messages": [head, {"role": "user", "content": "⟦t</think>" + markup + "⟧"}], "temperature": 0}
+        message = self.server.post(CHAT, body).json["choices"][0]["message"]
+        self.assertEqual(message["tool_calls"][0]["function"]["name"], "get_weather")
+
     def test_46_demanded_calls_come_though_the_model_would_not(self):
         for choice, names in (
             ("required", {"get_weather", "calculator"}),

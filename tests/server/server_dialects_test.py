@@ -70,6 +70,19 @@ class AnthropicAndResponsesTest(unittest.TestCase):
             self.assertEqual(delta["usage"]["output_tokens"], whole["usage"]["output_tokens"])
             self.assertEqual(whole["stop_sequence"], "END" if stop == "stop_sequence" else None)
 
+    def test_calls_that_nobody_offered_are_text(self):
+        whole, events = self.messages("Hello" + self.TOOL_TEXT)
+        blocks, delta = self.rebuild(events)
+        self.assertEqual(whole["content"], [{"type": "text", "text": "Hello" + self.TOOL_TEXT}])
+        self.assertEqual(blocks, whole["content"])
+        self.assertEqual((whole["stop_reason"], delta["delta"]["stop_reason"]), ("end_turn", "end_turn"))
+        body = {"input": "Say ⟦a thought</think>Hi." + self.TOOL_TEXT + "⟧", "temperature": 0}
+        output = self.server.post("/v1/responses", body).json["output"]
+        streamed = json.loads(self.server.post("/v1/responses", {**body, "stream": True}).events[-1][1])["response"]["output"]
+        for items in (output, streamed):
+            self.assertEqual([i["type"] for i in items], ["reasoning", "message"])
+            self.assertEqual(items[1]["content"][0]["text"], "Hi." + self.TOOL_TEXT)
+
     def test_messages_conversation(self):
         body = {
             "max_tokens": 50,
@@ -113,7 +126,8 @@ class AnthropicAndResponsesTest(unittest.TestCase):
         self.assertGreater(whole["usage"]["output_tokens_details"]["reasoning_tokens"], 0)
 
     def test_77_items_sent_back(self):
-        first = self.server.post("/v1/responses", {"input": "Say ⟦a thought</think>Hi." + self.TOOL_TEXT + "⟧", "temperature": 0}).json
+        tools = [{"type": "function", "name": "get_weather", "parameters": self.TOOL["input_schema"]}]
+        first = self.server.post("/v1/responses", {"input": "Say ⟦a thought</think>Hi." + self.TOOL_TEXT + "⟧", "temperature": 0, "tools": tools}).json
         call = first["output"][2]
         again = [{"role": "user", "content": "hello"}, *first["output"],
                  {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"},
