@@ -97,6 +97,65 @@ TEST(ModelPrefixCache, WarmLogitsAreColdLogits) {
   EXPECT_GT(num_hits, 35);
 }
 
+// The second of two prompts with one beginning makes the resume point on its way, the third goes on from it: both
+// give the bits of a cold run, wherever the common part ends.
+TEST(ModelPrefixCache, DifferentPromptsWithOneBeginning) {
+  const auto vocab = static_cast<TokenId>(bench().model().config().vocab_size);
+  const auto executor = bench().make_executor(256, 64);
+  LogitsBench cached(*executor, {});
+  const auto lone_executor = bench().make_executor(64, 0);
+  SchedulerOptions cold_options;
+  cold_options.prefix_cache = false;
+  cold_options.prefill_chunk_alone_tokens = 93;
+  LogitsBench lone(*lone_executor, cold_options);
+  for (std::int64_t middle : {128, 132, 256, 516}) {
+    for (std::int64_t shared : {middle - 1, middle, middle + 1}) {
+      cached.flush();
+      for (std::uint64_t i = 1; i <= 3; ++i) {
+        auto prompt = scripted_prompt(i, shared + 128 + static_cast<std::int64_t>(i), shared, vocab);
+        prompt[static_cast<std::size_t>(shared)] = static_cast<TokenId>(10 + i);  // different for certain
+        std::int64_t hit = 0;
+        const auto logits = cached.logits_after(prompt, &hit);
+        EXPECT_EQ(hit, i < 3 ? 0 : shared / 128 * 128) << "shared " << shared << ", prompt " << i;
+        if (i > 1) {
+          EXPECT_TRUE(same_bits(logits, lone.logits_after(prompt))) << "shared " << shared << ", prompt " << i;
+        }
+      }
+    }
+  }
+}
+
+// Through the engine, with answers: cold tokens are those of a Session.
+TEST(ModelPrefixCache, AnswersBehindOneBeginning) {
+  const auto vocab = static_cast<TokenId>(bench().model().config().vocab_size);
+  SessionOptions session_options;
+  session_options.max_context_tokens = 2048;
+  auto session = Session::make(bench().model(), session_options);
+  ASSERT_TRUE(session.ok()) << session.status().message();
+  std::vector<ModelCase> asked;
+  for (std::uint64_t i = 1; i <= 4; ++i) {
+    ModelCase made;
+    made.request.prompt = scripted_prompt(i, 530 + 10 * static_cast<std::int64_t>(i), 389, vocab);
+    made.request.sampling.temperature = i % 2 == 0 ? 1.0f : 0.0f;
+    made.request.sampling.seed = i;
+    made.request.max_tokens = 12;
+    made.expected = ModelBench::answer_alone(**session, made.request);
+    asked.push_back(std::move(made));
+  }
+  for (bool together : {false, true}) {
+    for (std::int32_t drafts : {0, 3}) {
+      ModelBench::Run run;
+      run.together = together;
+      run.num_drafts = drafts;
+      const EngineStats stats = bench().expect_answers(asked, run);
+      if (!together) {
+        EXPECT_EQ(stats.prefix_hits, 2);
+        EXPECT_EQ(stats.cached_tokens, 2 * 384);
+      }
+    }
+  }
+}
+
 TEST(ModelPrefixCache, AnotherPromptsPrefix) {
   const auto vocab = static_cast<TokenId>(bench().model().config().vocab_size);
   const auto executor = bench().make_executor(256, 64);

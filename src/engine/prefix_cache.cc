@@ -62,6 +62,9 @@ PrefixCache::Hit PrefixCache::find(std::span<const TokenId> tokens, std::int64_t
     parent = entry.serial;
     if (entries_[static_cast<std::size_t>(entry.index)].resume) depth = path.size();
   }
+  if (path.size() > depth && entries_[static_cast<std::size_t>(path.back().index)].has_more) {
+    hit.fork = static_cast<std::int64_t>(path.size() * kBlock);
+  }
   if (depth == 0) return hit;
   path.resize(depth);
   for (const EntryRef& entry : path) {
@@ -87,6 +90,7 @@ PrefixCache::EntryRef PrefixCache::insert(std::uint64_t hash, std::int64_t paren
   entry.hash = hash;
   entry.root = root;
   entry.ids.assign(ids.begin(), ids.end());
+  entry.has_more = false;
   context_.set_findable(block);
   by_hash_.emplace(hash, block.value);
   ++roots_.at(salt_of_root_.at(root)).num_entries;
@@ -119,14 +123,33 @@ void PrefixCache::publish(std::span<const TokenId> tokens, std::span<const Block
     const std::span<const TokenId> ids = tokens.subspan(i * kBlock, kBlock);
     hash = chain_hash(hash, ids);
     EntryRef entry = lookup(hash, parent, ids);
-    if (entry.index < 0) {
+    const bool is_own = entry.index == context[i].value;
+    const bool stays = entry.index >= 0 && (is_own || context_.num_holders(BlockId(entry.index)) > 0);
+    if (!stays) {
       if (context_.findable(context[i])) remove_entry(context[i].value);  // its parent is gone: nothing finds it
-      entry = insert(hash, parent, root_serial, ids, context[i]);
+      if (entry.index < 0) {
+        entry = insert(hash, parent, root_serial, ids, context[i]);
+      } else {
+        move_entry(entry.index, context[i]);
+        entry.index = context[i].value;
+      }
     }
+    if (i > 0) entries_[static_cast<std::size_t>(entries.back().index)].has_more = true;
     entries.push_back(entry);
     parent = entry.serial;
   }
   --root->second.num_entries;  // at least the last block's entry stands
+}
+
+void PrefixCache::release(std::span<const BlockId> context, std::span<const EntryRef> entries) {
+  for (std::size_t i = context.size(); i-- > 0;) {
+    context_.drop(context[i]);
+    if (i >= entries.size() || !alive(entries[i])) continue;
+    const BlockId block(entries[i].index);
+    if (block == context[i] || context_.num_holders(block) > 0) continue;
+    context_.hold(block);
+    context_.drop(block);
+  }
 }
 
 std::optional<ResumeSlot> PrefixCache::add_resume_point(EntryRef ref, WindowBlockId window) {
@@ -148,6 +171,22 @@ std::optional<ResumeSlot> PrefixCache::add_resume_point(EntryRef ref, WindowBloc
   entry_of_window_[static_cast<std::size_t>(window.value)] = ref.index;
   entry.resume = ResumePoint{window, slot, resume_order_.insert(resume_order_.end(), ref.index)};
   return slot;
+}
+
+// The same content, now in a block that someone holds: one copy less, and not the next to be given up.
+void PrefixCache::move_entry(std::int32_t index, BlockId block) {
+  Entry& from = entries_[static_cast<std::size_t>(index)];
+  Entry& to = entries_[static_cast<std::size_t>(block.value)];
+  FATHOM_CHECK(to.serial == 0, "a block that is not findable has no entry");
+  std::swap(from, to);
+  const auto [begin, end] = by_hash_.equal_range(to.hash);
+  std::find_if(begin, end, [index](const auto& item) { return item.second == index; })->second = block.value;
+  if (to.resume) {
+    *to.resume->order = block.value;
+    entry_of_window_[static_cast<std::size_t>(to.resume->window.value)] = block.value;
+  }
+  context_.forget(BlockId(index));
+  context_.set_findable(block);
 }
 
 void PrefixCache::remove_resume_point(std::int32_t index) {

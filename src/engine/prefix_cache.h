@@ -5,6 +5,9 @@
 // on an entry: the window block and the saved state rows from which a sequence can go on behind it. A prefix hit is
 // the deepest entry with a resume point.
 //
+// A fork is an entry that content was published behind, where other content follows now: prompts with one beginning
+// part there, so a resume point is worth its place although no prompt ended there.
+//
 // Entries live as long as their context block is held or cached in its pool; resume points have their own order
 // of age and need their window block and a resume slot.
 #pragma once
@@ -32,6 +35,9 @@ class PrefixCache {
 
   struct Hit {
     std::int64_t length = 0;  // tokens, a multiple of kBlockTokens; 0: nothing was found
+    // Where the ids are known beyond `length` and end at a fork: its tokens, a multiple of kBlockTokens. The rows up
+    // to there have to be computed again; a resume point made there serves the next one. 0: no such place.
+    std::int64_t fork = 0;
     std::vector<BlockId> context;
     std::vector<EntryRef> entries;
     WindowBlockId window;
@@ -47,9 +53,14 @@ class PrefixCache {
   Hit find(std::span<const TokenId> tokens, std::int64_t max_length, const std::string& salt);
 
   // Publishes the full blocks of a sequence, `context` in order; `entries` is what an earlier call left and is
-  // brought up to date. Where the same content is there already, that entry stays and the caller's block is private.
+  // brought up to date. Where the same content is there already, that entry stays: in its block if someone holds
+  // that, and the caller's block is private; else in the caller's, and the old block is free.
   void publish(std::span<const TokenId> tokens, std::span<const BlockId> context, const std::string& salt,
                std::vector<EntryRef>& entries);
+
+  // The caller holds `context` no more; `entries` are those of its first blocks. Deepest first: so the ends of a prefix
+  // are given up before what they stand on. Content that lies in another's block, unheld, is as young as the rest.
+  void release(std::span<const BlockId> context, std::span<const EntryRef> entries);
 
   // Makes a resume point behind an entry. The slot to save the state rows into; none if there already is a
   // resume point, the entry is gone, or there are no slots. The window block is one the caller holds.
@@ -77,6 +88,7 @@ class PrefixCache {
     std::uint64_t hash = 0;
     std::int64_t root = 0;
     std::vector<TokenId> ids;  // [kBlockTokens]
+    bool has_more = false;     // content was published behind it, there still or not
     std::optional<ResumePoint> resume;
   };
   struct Root {
@@ -91,6 +103,7 @@ class PrefixCache {
   EntryRef lookup(std::uint64_t hash, std::int64_t parent, std::span<const TokenId> ids) const;
   EntryRef insert(std::uint64_t hash, std::int64_t parent, std::int64_t root, std::span<const TokenId> ids,
                   BlockId block);
+  void move_entry(std::int32_t index, BlockId block);
   void remove_entry(std::int32_t index);
   void remove_resume_point(std::int32_t index);
 

@@ -68,11 +68,11 @@ class PrefixCacheTest : public ::testing::Test {
     return holder;
   }
   void leave(const Holder& holder) {
-    for (std::size_t i = holder.context.size(); i-- > 0;) context_.drop(holder.context[i]);
+    cache_.release(holder.context, holder.entries);
     for (WindowBlockId block : holder.window) window_.drop(block);
   }
   void leave(const PrefixCache::Hit& hit) {
-    for (std::size_t i = hit.context.size(); i-- > 0;) context_.drop(hit.context[i]);
+    cache_.release(hit.context, hit.entries);
     if (hit.length > 0) window_.drop(hit.window);
   }
   std::int64_t hit_length(const std::vector<TokenId>& tokens, const std::string& salt = "") {
@@ -133,6 +133,106 @@ TEST_F(PrefixCacheTest, TheSameContentTwiceIsOneEntry) {
   leave(first);
   EXPECT_EQ(context_.num_cached(), 2);
   EXPECT_EQ(hit_length(tokens), 256);
+}
+
+TEST_F(PrefixCacheTest, AnUnheldBlockGivesItsPlaceToTheSameContent) {
+  const auto tokens = ids(384);
+  const Holder first = compute(tokens);
+  ASSERT_TRUE(cache_.add_resume_point(first.entries[1], first.window[1]));
+  leave(first);
+  EXPECT_EQ(context_.num_cached(), 3);
+  Holder second = compute({tokens.begin(), tokens.begin() + 256});
+  EXPECT_EQ(context_.num_cached(), 1);  // the third block; the others lie in the second's blocks now
+  EXPECT_EQ(context_.num_free(), 5);
+  EXPECT_EQ(second.entries[1].serial, first.entries[1].serial);
+  const auto hit = cache_.find(tokens, 384, "");
+  EXPECT_EQ(hit.length, 256);
+  EXPECT_EQ(hit.context, second.context);
+  EXPECT_EQ(hit.window, first.window[1]);
+  leave(hit);
+  // What stood behind the moved content is found there still, and the second's blocks go on from it.
+  second.context.push_back(*context_.take());
+  second.window.push_back(*window_.take());
+  cache_.publish(tokens, second.context, "", second.entries);
+  EXPECT_EQ(second.entries[2].serial, first.entries[2].serial);
+  EXPECT_EQ(context_.num_cached(), 0);
+  // Its resume point goes with the moved content.
+  leave(second);
+  EXPECT_EQ(hit_length(tokens), 256);
+  EXPECT_TRUE(cache_.evict_context_block());
+  EXPECT_TRUE(cache_.evict_context_block());
+  EXPECT_EQ(cache_.num_resume_points(), 0);
+  EXPECT_EQ(hit_length(tokens), 0);
+  cache_.clear();
+  EXPECT_EQ(context_.num_free(), 8);
+  EXPECT_EQ(window_.num_free(), 8);
+}
+
+TEST_F(PrefixCacheTest, WhatACopyLeavesBehindIsYoung) {
+  const auto tokens = ids(256);
+  const Holder first = compute(tokens), copy = compute(tokens);
+  leave(first);
+  const Holder other = compute(ids(256, 1000));
+  leave(other);
+  leave(copy);  // its own blocks are free, the content's are used last
+  EXPECT_TRUE(cache_.evict_context_block());
+  EXPECT_TRUE(cache_.evict_context_block());
+  const Holder third = compute(tokens);
+  EXPECT_EQ(third.entries[0].serial, first.entries[0].serial);
+  EXPECT_EQ(third.entries[1].serial, first.entries[1].serial);
+  leave(third);
+}
+
+TEST_F(PrefixCacheTest, AForkIsWhereKnownContentGoesOnOtherwise) {
+  const auto tokens = ids(3 * 128);
+  const Holder holder = compute(tokens, "key a");
+  auto other = tokens;
+  other[300] ^= 1;
+  const auto fork = [&](std::int64_t max_length, const std::string& salt = "key a") {
+    const auto hit = cache_.find(other, max_length, salt);
+    leave(hit);
+    return hit.fork;
+  };
+  EXPECT_EQ(fork(384), 256);
+  EXPECT_EQ(fork(256), 256);
+  EXPECT_EQ(fork(255), 128);
+  EXPECT_EQ(fork(127), 0);
+  EXPECT_EQ(fork(384, "key b"), 0);
+  EXPECT_EQ(fork(384, ""), 0);
+  ASSERT_TRUE(cache_.add_resume_point(holder.entries[0], holder.window[0]));
+  auto hit = cache_.find(other, 384, "key a");
+  EXPECT_EQ(hit.length, 128);
+  EXPECT_EQ(hit.fork, 256);
+  leave(hit);
+  ASSERT_TRUE(cache_.add_resume_point(holder.entries[1], holder.window[1]));
+  hit = cache_.find(other, 384, "key a");
+  EXPECT_EQ(hit.length, 256);
+  EXPECT_EQ(hit.fork, 0);  // there is nothing to make any more
+  leave(hit);
+  leave(holder);
+}
+
+TEST_F(PrefixCacheTest, TheEndOfKnownContentIsNoFork) {
+  const auto conversation = ids(4 * 128);
+  const Holder holder = compute({conversation.begin(), conversation.begin() + 256});
+  auto hit = cache_.find(conversation, 512, "");
+  EXPECT_EQ(hit.length, 0);
+  EXPECT_EQ(hit.fork, 0);  // who goes on from there keeps a point at its own end
+  const Holder next = compute(conversation);
+  hit = cache_.find({conversation.begin(), conversation.begin() + 300}, 300, "");
+  EXPECT_EQ(hit.fork, 256);
+  // What went on there is given up; that prompts part there is still known.
+  leave(holder);
+  leave(next);
+  EXPECT_TRUE(cache_.evict_context_block());
+  EXPECT_TRUE(cache_.evict_context_block());
+  EXPECT_EQ(context_.num_cached(), 2);
+  EXPECT_EQ(cache_.find(conversation, 512, "").fork, 256);
+  // New content in the same block is a place of its own.
+  cache_.clear();
+  const Holder again = compute({conversation.begin(), conversation.begin() + 256});
+  EXPECT_EQ(cache_.find(conversation, 512, "").fork, 0);
+  leave(again);
 }
 
 TEST_F(PrefixCacheTest, EvictionGivesUpTheEndsFirst) {

@@ -90,8 +90,7 @@ void Scheduler::add(SequenceSpec spec) {
 }
 
 void Scheduler::release_cache(Sequence& sequence) {
-  // Deepest first: then the ends of a prefix are given up before what they stand on.
-  for (std::size_t i = sequence.context.size(); i-- > 0;) context_pool_.drop(sequence.context[i]);
+  prefix_cache_.release(sequence.context, sequence.entries);
   for (WindowBlockId block : sequence.window) window_pool_.drop(block);
   free_state_slots_.push_back(sequence.state_slot);
   if (sequence.known) {
@@ -167,8 +166,8 @@ bool Scheduler::resume_boundary(const Sequence& sequence, std::int64_t boundary)
   if (limits_.classes_differ && !options_.reuse_decoded && boundary > sequence.num_prompt) return false;
   // A prompt that ends at a block's end has two: what continues it resumes at its end, its repetition before.
   const std::int64_t target = sequence.build_target;
-  return boundary % (kResumeEveryBlocks * kBlock) == 0 || boundary == target / kBlock * kBlock ||
-         boundary == (target - 1) / kBlock * kBlock;
+  return boundary == sequence.fork || boundary % (kResumeEveryBlocks * kBlock) == 0 ||
+         boundary == target / kBlock * kBlock || boundary == (target - 1) / kBlock * kBlock;
 }
 
 void Scheduler::publish_blocks(Sequence& sequence) {

@@ -29,12 +29,13 @@ class SchedulerBench {
       : scripted_(scripted), executor_(scripted), scheduler_(options, scripted.limits), num_drafts_(num_drafts) {}
 
   SequenceId add(std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t priority = 0,
-                 const std::string& key = "") {
+                 const std::string& key = "", const std::string& cache_salt = "") {
     SequenceSpec spec;
     spec.id = SequenceId(++next_id_);
     spec.prompt = prompt;
     spec.priority = priority;
     spec.key = key;
+    spec.cache_salt = cache_salt;
     Live& live = live_[spec.id];
     live.prompt = std::move(prompt);
     live.max_tokens = max_tokens;

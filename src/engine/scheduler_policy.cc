@@ -128,6 +128,27 @@ Scheduler::Sequence* Scheduler::next_waiting() {
   return best;
 }
 
+// The last boundary up to which the sequence is the same as one that runs now and goes on otherwise, beyond the hit; 0:
+// none. Both compute these rows, since they came too close together; a resume point there spares the next one.
+std::int64_t Scheduler::fork_from_running(const Sequence& sequence, const PrefixCache::Hit& hit,
+                                          std::int64_t longest) const {
+  std::int64_t fork = 0;
+  for (const Sequence* other : running_) {
+    if (!other->spec.use_prefix_cache || other->spec.cache_salt != sequence.spec.cache_salt) continue;
+    const std::size_t depth = hit.entries.size();
+    const bool same_hit =
+        depth > 0 && other->entries.size() >= depth && other->entries[depth - 1].serial == hit.entries.back().serial;
+    const std::int64_t begin = same_hit ? hit.length : 0;
+    const std::int64_t end = std::min(longest, other->num_known);
+    if (end <= std::max(begin, fork)) continue;
+    const auto first = sequence.tokens.begin() + begin, last = sequence.tokens.begin() + end;
+    const auto parting = std::mismatch(first, last, other->tokens.begin() + begin).first;
+    const std::int64_t boundary = (begin + (parting - first)) / kBlock * kBlock;
+    if (boundary > hit.length && boundary + kBlock <= other->num_known) fork = std::max(fork, boundary);
+  }
+  return fork;
+}
+
 bool Scheduler::try_admit(Sequence& sequence) {
   if (static_cast<std::int32_t>(running_.size()) >= options_.max_running || free_state_slots_.empty()) return false;
   std::int64_t reserved = 0;  // what the prefills under way still need
@@ -140,17 +161,18 @@ bool Scheduler::try_admit(Sequence& sequence) {
   if (sequence.blocked_available >= available) return false;
 
   PrefixCache::Hit hit;
+  std::int64_t longest = 0;
   const bool cached = options_.prefix_cache && sequence.spec.use_prefix_cache && !sequence.spec.prompt_logits;
   if (cached) {
     // One token at least is computed, for its logits; decoded positions are rebuilt in their own class.
-    std::int64_t longest = sequence.num_known - 1;
+    longest = sequence.num_known - 1;
     if (limits_.classes_differ) longest = std::min(longest, sequence.num_prompt);
     hit = prefix_cache_.find(std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.num_known)), longest,
                              sequence.spec.cache_salt);
   }
   const std::int64_t need = ceil_div(sequence.num_known + 1, kBlock) - static_cast<std::int64_t>(hit.context.size());
   if (need > context_pool_.num_free() + context_pool_.num_cached() - reserved && !running_.empty()) {
-    for (std::size_t i = hit.context.size(); i-- > 0;) context_pool_.drop(hit.context[i]);
+    prefix_cache_.release(hit.context, hit.entries);
     if (hit.length > 0) window_pool_.drop(hit.window);
     sequence.blocked_available = available;
     return false;
@@ -159,6 +181,7 @@ bool Scheduler::try_admit(Sequence& sequence) {
     ++counters_.prefix_queries;
     counters_.prefix_hits += hit.length > 0 ? 1 : 0;
   }
+  sequence.fork = cached ? std::max(hit.fork, fork_from_running(sequence, hit, longest)) : 0;
   counters_.cached_tokens += hit.length;
   counters_.admitted_tokens += sequence.num_known;
   sequence.length = sequence.start_length = sequence.published_tokens = hit.length;

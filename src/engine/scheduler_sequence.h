@@ -21,6 +21,7 @@ struct Scheduler::Sequence : SequenceState {
   std::int64_t last_served_step = -1;
   std::int64_t build_target = 0;        // known tokens at admission: what the prefill works towards
   std::int64_t blocked_available = -1;  // free context blocks when admission failed last
+  std::int64_t fork = 0;                // a boundary where prompts part: to be a resume point; 0: none
 
   StateSlot state_slot;
   std::vector<BlockId> context;

@@ -304,6 +304,115 @@ TEST(Scheduler, ALongConversationHitsAllButTheLastTurn) {
   EXPECT_GT(static_cast<double>(cached_tokens) / static_cast<double>(prompt_tokens), 0.9);
 }
 
+ScriptedOptions roomy_model() {
+  ScriptedOptions scripted = small_model();
+  scripted.limits.num_context_blocks = 256;
+  scripted.limits.num_window_blocks = 64;
+  scripted.limits.num_resume_slots = 64;
+  scripted.limits.max_length_tokens = 8192;
+  return scripted;
+}
+
+// The tokens that the cache gave a prompt, which is answered.
+std::int64_t cached_of(SchedulerBench& bench, std::vector<TokenId> prompt, const std::string& salt = "") {
+  const SequenceId id = bench.add(std::move(prompt), 3, 0, "", salt);
+  EXPECT_TRUE(bench.step());
+  const std::int64_t cached = bench.scheduler().find(id)->cached_tokens;
+  EXPECT_TRUE(bench.run_dry(1000));
+  return cached;
+}
+
+// A system prompt of 1,000 tokens and what users ask: the second one shows that prompts part there and keeps the
+// point, from the third on all full blocks of the system prompt come from the cache.
+TEST(Scheduler, PromptsWithOneBeginning) {
+  for (bool classes_differ : {false, true}) {
+    for (std::int32_t chunk : {16, 96, 200, 512}) {
+      ScriptedOptions scripted = roomy_model();
+      scripted.limits.classes_differ = classes_differ;
+      SchedulerOptions options;
+      options.prefill_chunk_alone_tokens = chunk;
+      SchedulerBench bench(scripted, options, classes_differ ? 2 : 0);
+      EXPECT_EQ(cached_of(bench, prompt_of(1, 1200, 1000)), 0);
+      EXPECT_EQ(cached_of(bench, prompt_of(2, 1200, 1000)), 0);
+      EXPECT_EQ(cached_of(bench, prompt_of(3, 1200, 1000)), 896);
+      EXPECT_EQ(cached_of(bench, prompt_of(4, 1027, 1000)), 896);
+      EXPECT_EQ(cached_of(bench, prompt_of(5, 1200, 1000), "another key"), 0);
+      // Those of the system prompt's first half part earlier.
+      EXPECT_EQ(cached_of(bench, prompt_of(6, 900, 500)), 0);
+      EXPECT_EQ(cached_of(bench, prompt_of(7, 900, 500)), 384);
+      EXPECT_EQ(cached_of(bench, prompt_of(8, 1200, 1000)), 896);
+      const SchedulerCounters& counters = bench.scheduler().counters();
+      EXPECT_EQ(counters.prefix_queries, 8);
+      EXPECT_EQ(counters.prefix_hits, 4);
+      EXPECT_EQ(counters.cached_tokens, 3 * 896 + 384);
+    }
+  }
+}
+
+TEST(Scheduler, CommonBeginningsAroundBlockEnds) {
+  for (std::int64_t shared : {127, 128, 129, 255, 256, 257, 639, 640, 641}) {
+    for (std::int64_t tail : {1, 100, 127, 128, 129, 300}) {
+      SchedulerBench bench(roomy_model(), {});
+      for (std::uint64_t i = 1; i <= 3; ++i) {
+        // Different for certain from the tail's first token on.
+        auto prompt = prompt_of(i, shared + tail, shared);
+        prompt[static_cast<std::size_t>(shared)] = static_cast<TokenId>(10 + i);
+        const std::int64_t cached = cached_of(bench, prompt);
+        const std::int64_t common = shared / 128 * 128;
+        // The first one's own last full block may be the common one: then the second hits it.
+        const bool at_its_end = (shared + tail) / 128 * 128 == common || (shared + tail - 1) / 128 * 128 == common;
+        EXPECT_EQ(cached, i == 3 || (i == 2 && at_its_end) ? common : 0)
+            << shared << " common, " << tail << " more, prompt " << i;
+      }
+    }
+  }
+}
+
+// Prompts that come at once find nothing of each other in the cache, but see each other running.
+TEST(Scheduler, PromptsWithOneBeginningAtOnce) {
+  SchedulerBench bench(roomy_model(), {});
+  bench.add(prompt_of(1, 1200, 1000), 3);
+  bench.add(prompt_of(2, 1200, 1000), 3);
+  bench.add(prompt_of(3, 1200, 1000), 3, 0, "", "another key");
+  ASSERT_TRUE(bench.step());
+  EXPECT_EQ(bench.scheduler().counters().num_running, 3);
+  ASSERT_TRUE(bench.run_dry(1000));
+  EXPECT_EQ(bench.scheduler().counters().cached_tokens, 0);
+  EXPECT_EQ(cached_of(bench, prompt_of(4, 1200, 1000)), 896);
+  EXPECT_EQ(cached_of(bench, prompt_of(5, 1200, 1000), "another key"), 0);
+  EXPECT_EQ(cached_of(bench, prompt_of(6, 1200, 1000), "another key"), 896);
+}
+
+// The common beginning is lost when memory is short, and found again afterwards.
+TEST(Scheduler, AForkOutlivesEviction) {
+  ScriptedOptions scripted = roomy_model();
+  scripted.limits.num_context_blocks = 16;
+  scripted.limits.num_resume_slots = 3;
+  SchedulerBench bench(scripted, {});
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    std::int64_t cached = 0;
+    for (std::uint64_t i = 1; i <= 3; ++i) cached = cached_of(bench, prompt_of(10 * round + i, 1200, 1000));
+    EXPECT_EQ(cached, 896);
+    cached_of(bench, prompt_of(100 + round, 1900));  // takes all the memory
+  }
+  EXPECT_GT(bench.scheduler().prefix_cache().evicted_blocks(), 0);
+}
+
+TEST(Scheduler, AConversationKeepsNoMorePointsThanItsTurns) {
+  SchedulerBench bench(roomy_model(), {});
+  std::vector<TokenId> conversation = prompt_of(0, 300);
+  for (std::uint64_t turn = 1; turn <= 10; ++turn) {
+    bench.add(conversation, 200);
+    ASSERT_TRUE(bench.run_dry(1000));
+    const auto& answer = bench.finished().back().second.output;
+    conversation.insert(conversation.end(), answer.begin(), answer.end());
+    const auto question = prompt_of(turn, 150);
+    conversation.insert(conversation.end(), question.begin(), question.end());
+  }
+  // The end of each turn's prompt, and 2,048.
+  EXPECT_LE(bench.scheduler().prefix_cache().num_resume_points(), 11);
+}
+
 TEST(Scheduler, PlansFollowFromTheCallsAlone) {
   const auto life = [] {
     std::vector<std::int64_t> seen;
