@@ -1,6 +1,8 @@
 // The mini model under load for FATHOM_LOAD_SECONDS (600): 64 clients, a fifth of whom leave early, some slow, and a
 // prompt of 4,000 tokens now and then. Every answer is compared with the one computed alone. Ends within a minute after
 // that time: what still runs then is cancelled, or is an answer of at most 60 tokens.
+#include <malloc.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
@@ -10,6 +12,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
+#include <sstream>
 
 #include "engine/model_determinism.h"
 
@@ -22,6 +25,43 @@ std::int64_t resident_bytes() {
   statm >> size >> resident;
   return resident * 4096;
 }
+
+// What the allocator has given out, its own mappings included.
+std::int64_t heap_bytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return static_cast<std::int64_t>(info.uordblks + info.hblkhd);
+}
+
+// Makes all large memory resident that the process has claimed: the cache's pools are touched block by block as they
+// are used first, which looks like a leak for minutes. False: this kernel cannot (before 5.14).
+bool populate_claimed_memory() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream words(line);
+    std::uintptr_t begin = 0, end = 0;
+    std::string rights, offset, device;
+    std::int64_t inode = 0;
+    char dash = 0;
+    words >> std::hex >> begin >> dash >> end >> rights >> offset >> device >> std::dec >> inode;
+    if (!words || rights != "rw-p" || inode != 0 || end - begin < (1 << 20)) continue;
+    if (madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE) != 0) return false;
+  }
+  return true;
+}
+
+// The most memory there was in the second quarter of a test's time, when all is warm, and in the last one.
+struct MemoryWatch {
+  void look(double share_of_time) {
+    const bool warm = share_of_time >= 0.25 && share_of_time < 0.5, late = share_of_time >= 0.75;
+    if (!warm && !late) return;
+    std::int64_t& resident = warm ? resident_warm : resident_late;
+    std::int64_t& heap = warm ? heap_warm : heap_late;
+    resident = std::max(resident, resident_bytes());
+    heap = std::max(heap, heap_bytes());
+  }
+  std::int64_t resident_warm = 0, resident_late = 0;
+  std::int64_t heap_warm = 0, heap_late = 0;
+};
 
 // Of all threads: what a step costs, whatever else the machine does.
 double processor_us() {
@@ -77,9 +117,12 @@ TEST(EngineLoad, SixtyFourClientsForTenMinutes) {
     (long_prompt ? work_beside_us : work_us).add(work - last_work_us, trace.num_sequences);
     last_work_us = work;
   };
-  auto made = Engine::make(options, bench.make_executor(512, 64, 0, 80), nullptr);
+  auto executor = bench.make_executor(512, 64, 0, 80);
+  const bool populated = populate_claimed_memory();
+  auto made = Engine::make(options, std::move(executor), nullptr);
   ASSERT_TRUE(made.ok()) << made.status().message();
   Engine& engine = **made;
+  const std::int64_t heap_idle = heap_bytes();
 
   std::atomic<bool> stop{false};
   std::atomic<std::int64_t> num_right{0}, num_wrong{0}, num_cancelled{0};
@@ -121,7 +164,9 @@ TEST(EngineLoad, SixtyFourClientsForTenMinutes) {
   }
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
-  std::int64_t resident_early = 0, num_long = 0;
+  std::int64_t num_long = 0;
+  MemoryWatch memory;
+  const auto look_at_memory = [&] { memory.look(seconds() / static_cast<double>(duration.count())); };
   double longest_ttft_s = 0;
   const auto vocab = static_cast<TokenId>(bench.model().config().vocab_size);
   for (std::uint64_t round = 1; seconds() < static_cast<double>(duration.count()); ++round) {
@@ -136,9 +181,7 @@ TEST(EngineLoad, SixtyFourClientsForTenMinutes) {
     // Its prompt shares the steps with all others': on a busy machine that takes long, and the end does not wait.
     while (!(*stream)->finished() && seconds() < static_cast<double>(duration.count())) {
       (*stream)->wait(std::chrono::milliseconds(500));
-      if (resident_early == 0 && seconds() > static_cast<double>(duration.count()) / 4) {
-        resident_early = resident_bytes();
-      }
+      look_at_memory();
     }
     long_prompt = false;
     if (!(*stream)->finished()) break;
@@ -154,9 +197,16 @@ TEST(EngineLoad, SixtyFourClientsForTenMinutes) {
   EXPECT_EQ(stats.window_blocks_used, 0);
   EXPECT_EQ(num_wrong.load(), 0);
   EXPECT_GT(num_right.load(), 0);
-  const std::int64_t resident_end = resident_bytes();
-  EXPECT_GT(resident_early, 0);
-  EXPECT_LT(resident_end, resident_early + (64 << 20));
+  // The prefix cache holds the ids of 512 blocks more than at the start; nothing else stays.
+  const std::int64_t heap_end = heap_bytes();
+  EXPECT_LT(heap_end, heap_idle + (1 << 20));
+  EXPECT_GT(memory.resident_warm, 0);
+  EXPECT_LT(memory.heap_late, memory.heap_warm + (2 << 20));
+  if (populated) {
+    EXPECT_LT(memory.resident_late, memory.resident_warm + (8 << 20));
+  } else {
+    std::printf("  resident memory is not judged: this kernel cannot populate the pools beforehand\n");
+  }
   ASSERT_TRUE(gaps_us.num() > 0 && gaps_beside_us.num() > 0);
   const double median = gaps_us.quantile(0.5), p99 = gaps_beside_us.quantile(0.99);
   const auto count = [](std::int64_t number) { return static_cast<long long>(number); };
@@ -170,11 +220,19 @@ TEST(EngineLoad, SixtyFourClientsForTenMinutes) {
   std::printf("  the same in processor time, which other programs do not enter: median %.1f ms, p99 %.1f ms: %.2f x\n",
               work_us.quantile(0.5) / 1000, work_beside_us.quantile(0.99) / 1000,
               work_beside_us.quantile(0.99) / work_us.quantile(0.5));
-  std::printf("  blocks held at the end: %d context, %d window; resident %.1f MB early, %.1f MB at the end\n",
-              stats.context_blocks_used, stats.window_blocks_used, static_cast<double>(resident_early) / 1e6,
-              static_cast<double>(resident_end) / 1e6);
+  std::printf("  blocks held at the end: %d context, %d window\n", stats.context_blocks_used, stats.window_blocks_used);
+  std::printf("  memory, most of the second quarter, of the last: resident %.1f, %.1f MB; allocated %.1f, %.1f MB\n",
+              static_cast<double>(memory.resident_warm) / 1e6, static_cast<double>(memory.resident_late) / 1e6,
+              static_cast<double>(memory.heap_warm) / 1e6, static_cast<double>(memory.heap_late) / 1e6);
+  std::printf("  allocated before the first request %.2f MB, after the last %.2f MB\n",
+              static_cast<double>(heap_idle) / 1e6, static_cast<double>(heap_end) / 1e6);
+  EXPECT_LT(work_beside_us.quantile(0.99), 3 * work_us.quantile(0.5));
+  if (gaps_us.quantile(0.5) < 1.25 * work_us.quantile(0.5)) {
+    EXPECT_LT(p99, 3 * median);
+  } else {
+    std::printf("  the time between tokens is not judged: the machine did other things\n");
+  }
   std::fflush(stdout);
-  EXPECT_LT(p99, 3 * median);
 }
 
 }  // namespace

@@ -166,8 +166,9 @@ bool Scheduler::resume_boundary(const Sequence& sequence, std::int64_t boundary)
   if (limits_.classes_differ && !options_.reuse_decoded && boundary > sequence.num_prompt) return false;
   // A prompt that ends at a block's end has two: what continues it resumes at its end, its repetition before.
   const std::int64_t target = sequence.build_target;
-  return boundary == sequence.fork || boundary % (kResumeEveryBlocks * kBlock) == 0 ||
-         boundary == target / kBlock * kBlock || boundary == (target - 1) / kBlock * kBlock;
+  return std::ranges::find(sequence.forks, boundary) != sequence.forks.end() ||
+         boundary % (kResumeEveryBlocks * kBlock) == 0 || boundary == target / kBlock * kBlock ||
+         boundary == (target - 1) / kBlock * kBlock;
 }
 
 void Scheduler::publish_blocks(Sequence& sequence) {

@@ -137,7 +137,11 @@ class Scheduler {
   void publish_blocks(Sequence& sequence);
   std::int64_t publishable_tokens(const Sequence& sequence) const;
   bool resume_boundary(const Sequence& sequence, std::int64_t boundary) const;
-  std::int64_t fork_from_running(const Sequence& sequence, const PrefixCache::Hit& hit, std::int64_t longest) const;
+  std::int64_t longest_hit(const Sequence& sequence) const;
+  static std::int64_t common_beginning(const Sequence& a, const Sequence& b, std::int64_t known, std::int64_t longest);
+  std::int64_t fork_from_running(const Sequence& sequence, const PrefixCache::Hit& hit) const;
+  bool awaits_beginning(Sequence& sequence);
+  bool leader_gets_on(const Sequence& sequence) const;
   std::int64_t effective_priority(const Sequence& sequence) const;
   bool higher_rank(const Sequence& a, const Sequence& b) const;
   std::int64_t prefill_budget(std::size_t num_prefills) const;

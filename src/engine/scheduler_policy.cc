@@ -10,6 +10,8 @@
 namespace fathom {
 namespace {
 constexpr std::int64_t kBlock = kBlockTokens;
+// A shorter beginning that another computes is not waited for.
+constexpr std::int64_t kLeastAwaited = 2 * kBlock;
 }  // namespace
 
 bool Scheduler::in_prefill(const Sequence& sequence) const {
@@ -118,6 +120,7 @@ Scheduler::Sequence* Scheduler::next_waiting() {
       const SequenceState* leader = find(sequence->spec.wait_for);
       if (leader != nullptr && !leader->prompt_done) continue;
     }
+    if (leader_gets_on(*sequence)) continue;
     if (best != nullptr) {
       const std::int64_t mine = effective_priority(*sequence), theirs = effective_priority(*best);
       if (mine < theirs) continue;
@@ -128,30 +131,87 @@ Scheduler::Sequence* Scheduler::next_waiting() {
   return best;
 }
 
+// Whole blocks of tokens that two sequences begin with, at most `longest`; the first `known` are the same for certain.
+std::int64_t Scheduler::common_beginning(const Sequence& a, const Sequence& b, std::int64_t known,
+                                         std::int64_t longest) {
+  const std::int64_t end = std::min({longest, a.num_known, b.num_known});
+  if (end <= known) return known / kBlock * kBlock;
+  const auto first = a.tokens.begin() + known;
+  const auto parting = std::mismatch(first, a.tokens.begin() + end, b.tokens.begin() + known).first;
+  return (known + (parting - first)) / kBlock * kBlock;
+}
+
+// How many of its tokens a sequence may find in the cache: one at least is computed, for its logits; decoded positions
+// are rebuilt in their own class.
+std::int64_t Scheduler::longest_hit(const Sequence& sequence) const {
+  if (!options_.prefix_cache || !sequence.spec.use_prefix_cache || sequence.spec.prompt_logits) return 0;
+  const std::int64_t longest = sequence.num_known - 1;
+  return limits_.classes_differ ? std::min(longest, sequence.num_prompt) : longest;
+}
+
+// Prompts with one beginning that come together compute it once: the later one is let in when the earlier one has come
+// to where they part, keeps a resume point there, and goes on from it. Not behind one that may be served later than
+// itself; once in its life; and only while the earlier one gets on (next_waiting()).
+bool Scheduler::awaits_beginning(Sequence& sequence) {
+  if (sequence.has_awaited) return false;
+  Sequence* leader = nullptr;
+  std::int64_t longest = longest_hit(sequence), common = 0;
+  for (Sequence* other : running_) {
+    if (!in_prefill(*other) || other->paused || !other->spec.use_prefix_cache || other->key != sequence.key ||
+        other->spec.cache_salt != sequence.spec.cache_salt || other->granted_priority < effective_priority(sequence)) {
+      continue;
+    }
+    const std::int64_t least = std::max(common + kBlock, other->length + kLeastAwaited);
+    if (std::min(longest, other->num_known) < least) continue;
+    const std::int64_t boundary = common_beginning(sequence, *other, 0, longest);
+    if (boundary < least || (limits_.classes_differ && boundary > other->num_prompt)) continue;
+    leader = other;
+    common = boundary;
+  }
+  if (leader == nullptr) return false;
+  if (!resume_boundary(*leader, common)) leader->forks.push_back(common);
+  sequence.has_awaited = true;
+  sequence.leader = leader->spec.id;
+  sequence.leader_boundary = common;
+  return true;
+}
+
+// Is the beginning that the sequence waits for still on its way?
+bool Scheduler::leader_gets_on(const Sequence& sequence) const {
+  if (sequence.leader.value == 0) return false;
+  const auto found = sequences_.find(sequence.leader);
+  if (found == sequences_.end()) return false;
+  const Sequence& leader = *found->second;
+  return leader.running && !leader.paused && leader.length < sequence.leader_boundary &&
+         plan_.step - std::max(leader.last_served_step, leader.admitted_step) <= options_.ageing_steps;
+}
+
 // The last boundary up to which the sequence is the same as one that runs now and goes on otherwise, beyond the hit; 0:
 // none. Both compute these rows, since they came too close together; a resume point there spares the next one.
-std::int64_t Scheduler::fork_from_running(const Sequence& sequence, const PrefixCache::Hit& hit,
-                                          std::int64_t longest) const {
+std::int64_t Scheduler::fork_from_running(const Sequence& sequence, const PrefixCache::Hit& hit) const {
   std::int64_t fork = 0;
+  const std::size_t depth = hit.entries.size();
   for (const Sequence* other : running_) {
     if (!other->spec.use_prefix_cache || other->spec.cache_salt != sequence.spec.cache_salt) continue;
-    const std::size_t depth = hit.entries.size();
     const bool same_hit =
         depth > 0 && other->entries.size() >= depth && other->entries[depth - 1].serial == hit.entries.back().serial;
-    const std::int64_t begin = same_hit ? hit.length : 0;
-    const std::int64_t end = std::min(longest, other->num_known);
-    if (end <= std::max(begin, fork)) continue;
-    const auto first = sequence.tokens.begin() + begin, last = sequence.tokens.begin() + end;
-    const auto parting = std::mismatch(first, last, other->tokens.begin() + begin).first;
-    const std::int64_t boundary = (begin + (parting - first)) / kBlock * kBlock;
+    const std::int64_t boundary = common_beginning(sequence, *other, same_hit ? hit.length : 0, longest_hit(sequence));
     if (boundary > hit.length && boundary + kBlock <= other->num_known) fork = std::max(fork, boundary);
   }
   return fork;
 }
 
 bool Scheduler::try_admit(Sequence& sequence) {
-  if (static_cast<std::int32_t>(running_.size()) >= options_.max_running || free_state_slots_.empty()) return false;
-  std::int64_t reserved = 0;  // what the prefills under way still need
+  // Those that wait for a beginning keep their places: nobody takes them meanwhile.
+  std::int64_t reserved = 0;  // blocks that they and the prefills under way still need
+  std::size_t num_places = 1;
+  for (const Sequence* other : waiting_) {
+    if (other == &sequence || other->paused || !leader_gets_on(*other)) continue;
+    ++num_places;
+    reserved += ceil_div(other->num_known + 1, kBlock);
+  }
+  if (running_.size() + num_places > static_cast<std::size_t>(options_.max_running)) return false;
+  if (free_state_slots_.size() < num_places) return false;
   for (const Sequence* other : running_) {
     if (!in_prefill(*other)) continue;
     reserved += std::max<std::int64_t>(
@@ -161,12 +221,8 @@ bool Scheduler::try_admit(Sequence& sequence) {
   if (sequence.blocked_available >= available) return false;
 
   PrefixCache::Hit hit;
-  std::int64_t longest = 0;
-  const bool cached = options_.prefix_cache && sequence.spec.use_prefix_cache && !sequence.spec.prompt_logits;
-  if (cached) {
-    // One token at least is computed, for its logits; decoded positions are rebuilt in their own class.
-    longest = sequence.num_known - 1;
-    if (limits_.classes_differ) longest = std::min(longest, sequence.num_prompt);
+  const std::int64_t longest = longest_hit(sequence);
+  if (longest > 0) {
     hit = prefix_cache_.find(std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.num_known)), longest,
                              sequence.spec.cache_salt);
   }
@@ -177,11 +233,13 @@ bool Scheduler::try_admit(Sequence& sequence) {
     sequence.blocked_available = available;
     return false;
   }
-  if (cached) {
+  sequence.forks.clear();
+  if (options_.prefix_cache && sequence.spec.use_prefix_cache && !sequence.spec.prompt_logits) {
     ++counters_.prefix_queries;
     counters_.prefix_hits += hit.length > 0 ? 1 : 0;
+    const std::int64_t fork = std::max(hit.fork, fork_from_running(sequence, hit));
+    if (fork > 0) sequence.forks.push_back(fork);
   }
-  sequence.fork = cached ? std::max(hit.fork, fork_from_running(sequence, hit, longest)) : 0;
   counters_.cached_tokens += hit.length;
   counters_.admitted_tokens += sequence.num_known;
   sequence.length = sequence.start_length = sequence.published_tokens = hit.length;
@@ -194,6 +252,7 @@ bool Scheduler::try_admit(Sequence& sequence) {
   free_state_slots_.pop_back();
   sequence.build_target = sequence.num_known;
   sequence.granted_priority = effective_priority(sequence);
+  sequence.admitted_step = plan_.step;
   sequence.running = true;
   if (sequence.num_preemptions == 0) sequence.cached_tokens = hit.length;
   std::erase(waiting_, &sequence);
@@ -208,6 +267,7 @@ bool Scheduler::try_admit(Sequence& sequence) {
 // In order, without overtaking: what waits for memory is not passed by smaller ones for ever.
 void Scheduler::admit_waiting() {
   while (Sequence* next = next_waiting()) {
+    if (awaits_beginning(*next)) continue;
     while (!try_admit(*next)) {
       // Whoever reads slowly, or was let in with a lower priority than this one asks for, gives way.
       if (running_.empty()) return;

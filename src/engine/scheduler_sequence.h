@@ -21,7 +21,11 @@ struct Scheduler::Sequence : SequenceState {
   std::int64_t last_served_step = -1;
   std::int64_t build_target = 0;        // known tokens at admission: what the prefill works towards
   std::int64_t blocked_available = -1;  // free context blocks when admission failed last
-  std::int64_t fork = 0;                // a boundary where prompts part: to be a resume point; 0: none
+  std::int64_t admitted_step = 0;       // the last step planned before admission
+  std::vector<std::int64_t> forks;      // boundaries where prompts part: to be resume points
+  bool has_awaited = false;             // another's beginning:
+  SequenceId leader;                    // whose; 0: none
+  std::int64_t leader_boundary = 0;     // up to where
 
   StateSlot state_slot;
   std::vector<BlockId> context;

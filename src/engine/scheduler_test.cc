@@ -368,19 +368,74 @@ TEST(Scheduler, CommonBeginningsAroundBlockEnds) {
   }
 }
 
-// Prompts that come at once find nothing of each other in the cache, but see each other running.
+// Of several that come at once the first computes the beginning, the others wait for it and go on from it.
 TEST(Scheduler, PromptsWithOneBeginningAtOnce) {
+  for (std::int32_t drafts : {0, 2}) {
+    SchedulerBench bench(roomy_model(), {}, drafts);
+    for (std::uint64_t i = 1; i <= 4; ++i) bench.add(prompt_of(i, 1200, 1000), 3);
+    const SequenceId stranger = bench.add(prompt_of(5, 1200, 1000), 3, 0, "", "another key's");
+    ASSERT_TRUE(bench.step());
+    EXPECT_EQ(bench.scheduler().counters().num_running, 2);
+    EXPECT_GT(bench.rows_of(stranger), 0);
+    ASSERT_TRUE(bench.run_dry(1000));
+    EXPECT_EQ(bench.scheduler().counters().cached_tokens, 3 * 896);
+    EXPECT_EQ(bench.scheduler().counters().prefill_rows, 1200 + 3 * (1200 - 896) + 1200);
+    EXPECT_EQ(bench.scheduler().counters().prefix_hits, 3);
+  }
+}
+
+// Other keys' prompts are not waited for, where the keys share the cache; the later one keeps the point.
+TEST(Scheduler, PromptsOfOtherKeysAtOnce) {
   SchedulerBench bench(roomy_model(), {});
-  bench.add(prompt_of(1, 1200, 1000), 3);
-  bench.add(prompt_of(2, 1200, 1000), 3);
-  bench.add(prompt_of(3, 1200, 1000), 3, 0, "", "another key");
+  bench.add(prompt_of(1, 1200, 1000), 3, 0, "one");
+  bench.add(prompt_of(2, 1200, 1000), 3, 0, "two");
   ASSERT_TRUE(bench.step());
-  EXPECT_EQ(bench.scheduler().counters().num_running, 3);
+  EXPECT_EQ(bench.scheduler().counters().num_running, 2);
   ASSERT_TRUE(bench.run_dry(1000));
   EXPECT_EQ(bench.scheduler().counters().cached_tokens, 0);
-  EXPECT_EQ(cached_of(bench, prompt_of(4, 1200, 1000)), 896);
-  EXPECT_EQ(cached_of(bench, prompt_of(5, 1200, 1000), "another key"), 0);
-  EXPECT_EQ(cached_of(bench, prompt_of(6, 1200, 1000), "another key"), 896);
+  EXPECT_EQ(cached_of(bench, prompt_of(3, 1200, 1000)), 896);
+}
+
+TEST(Scheduler, NobodyWaitsForABeginningThatDoesNotGetOn) {
+  SchedulerOptions options;
+  options.prefill_chunk_alone_tokens = options.prefill_chunk_shared_tokens = 64;
+  for (int how = 0; how < 3; ++how) {
+    SchedulerBench bench(roomy_model(), options);
+    const SequenceId leader = bench.add(prompt_of(1, 1200, 1000), 3);
+    const SequenceId second = bench.add(prompt_of(2, 1200, 1000), 3);
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(bench.step());
+    EXPECT_FALSE(bench.scheduler().find(second)->running);
+    if (how == 0) bench.cancel(leader);
+    if (how == 1) bench.scheduler().set_paused(leader, true);
+    if (how < 2) {
+      ASSERT_TRUE(bench.step());
+      EXPECT_GT(bench.rows_of(second), 0);
+    }
+    // Of a higher rank than the leader, a newcomer is not held up.
+    const SequenceId urgent = bench.add(prompt_of(3, 1200, 1000), 3, 2);
+    ASSERT_TRUE(bench.step());
+    EXPECT_GT(bench.rows_of(urgent), 0);
+    if (how == 1) bench.scheduler().set_paused(leader, false);
+    ASSERT_TRUE(bench.run_dry(1000));
+  }
+}
+
+// A place is kept for who waits for a beginning.
+TEST(Scheduler, NobodyTakesThePlaceOfOneThatWaitsForABeginning) {
+  SchedulerOptions options;
+  options.max_running = 2;
+  SchedulerBench bench(roomy_model(), options);
+  bench.add(prompt_of(1, 1200, 1000), 300);
+  const SequenceId second = bench.add(prompt_of(2, 1200, 1000), 3);
+  const SequenceId other = bench.add(prompt_of(3, 200), 300);
+  ASSERT_TRUE(bench.step());
+  EXPECT_EQ(bench.scheduler().counters().num_running, 1);
+  while (bench.alive(second)) {
+    EXPECT_FALSE(bench.scheduler().find(other)->running);
+    ASSERT_TRUE(bench.step());
+  }
+  EXPECT_EQ(bench.scheduler().counters().cached_tokens, 896);
+  ASSERT_TRUE(bench.run_dry(1000));
 }
 
 // The common beginning is lost when memory is short, and found again afterwards.
