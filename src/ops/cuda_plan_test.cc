@@ -24,7 +24,26 @@ TEST(CudaPlan, every_block_fits_99_kb) {
   for (const std::int64_t tokens : {1, 8, 9, 16, 17, 4096}) {
     for (const std::int64_t k : {128, 4096}) EXPECT_LE(linear_tile(tokens, k).shared_bytes(), kSm120Shared);
   }
+  EXPECT_LE(kLinearTiledSharedBytes, kSm120Shared);
+  EXPECT_LE(4 * kLinearTiledTokens * (kLinearTiledRows + 1), kLinearTiledSharedBytes) << "results pass through it";
+  for (const std::int64_t tokens : {64, 128}) {
+    EXPECT_LE(4 * tokens * (kLinearWgmmaRows + 1), linear_wgmma_shared_bytes(tokens) - 1024);
+    EXPECT_LE(linear_wgmma_shared_bytes(tokens), kSm90Shared);
+  }
   for (const std::int32_t heads : {4, 8, 16, 64, 128}) EXPECT_LE(index_shared_bytes(heads), kDefaultShared);
+}
+
+TEST(CudaPlan, linear_takes_large_tiles_only_where_they_fill_the_card) {
+  for (const std::int64_t tokens : {1, 32}) EXPECT_EQ(linear_wgmma_tokens(tokens, 1000), 0);
+  EXPECT_EQ(linear_wgmma_tokens(33, 127), 0);
+  EXPECT_EQ(linear_wgmma_tokens(33, 128), 64);
+  EXPECT_EQ(linear_wgmma_tokens(65, 128), 128);
+  EXPECT_EQ(linear_wgmma_tokens(256, 32), 64) << "64 blocks of the larger tile, 128 of the smaller";
+  EXPECT_EQ(linear_wgmma_tokens(512, 32), 128);
+  EXPECT_EQ(linear_wgmma_tokens(512, 8), 0);
+  EXPECT_FALSE(linear_uses_tiles(64, 1000));
+  EXPECT_TRUE(linear_uses_tiles(96, 128));
+  EXPECT_FALSE(linear_uses_tiles(129, 128)) << "half of its tiles of x would be empty";
 }
 
 TEST(CudaPlan, attention_takes_two_tiles_only_where_they_fit) {

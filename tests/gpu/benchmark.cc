@@ -127,11 +127,11 @@ TEST(Bench, linear) {
     std::vector<std::pair<bool, std::int64_t>> outputs;  // fp8?, n
   };
   const Group groups[] = {
-      {"linear/mma inputs ratio 4 (wq_a wkv comp idx, 7)",
+      {"inputs ratio 4 (wq_a wkv comp idx, 7)",
        4096,
        {{true, 1024}, {true, 512}, {false, 1024}, {false, 1024}, {false, 256}, {false, 256}, {false, 64}}},
-      {"linear/mma inputs ratio 0 (wq_a wkv)", 4096, {{true, 1024}, {true, 512}}},
-      {"linear/mma queries (wq_b, index wq_b)", 1024, {{true, 32768}, {true, 8192}}},
+      {"inputs ratio 0 (wq_a wkv)", 4096, {{true, 1024}, {true, 512}}},
+      {"queries (wq_b, index wq_b)", 1024, {{true, 32768}, {true, 8192}}},
   };
   for (const Group& group : groups) {
     Arena arena;
@@ -151,14 +151,50 @@ TEST(Bench, linear) {
       std::vector<View> outs;
       for (const auto& [fp8, n] : group.outputs)
         outs.push_back(arena.poisoned(fp8 ? DType::kBF16 : DType::kF32, {batch, n}));
-      const double us = time_cuda(
-          OpKind::kLinear, "mma", plan.workspace_bytes, copies, 2 * copies, [&](ExecutionContext& c, int copy) {
-            std::vector<LinearOutput> outputs;
-            for (std::size_t i = 0; i < outs.size(); ++i)
-              outputs.push_back({&weights[static_cast<std::size_t>(copy)][i], outs[i], !group.outputs[i].first});
-            run_linear(c, plan, {x, outputs});
-          });
-      line(group.name, batch, us, bytes + static_cast<double>(batch * group.k * 2));
+      for (const std::string variant : {"mma", "wgmma"}) {
+        if (variant != "mma" && batch <= 16) continue;  // the same kernel
+        const double us = time_cuda(
+            OpKind::kLinear, variant, plan.workspace_bytes, copies, 2 * copies, [&](ExecutionContext& c, int copy) {
+              std::vector<LinearOutput> outputs;
+              for (std::size_t i = 0; i < outs.size(); ++i)
+                outputs.push_back({&weights[static_cast<std::size_t>(copy)][i], outs[i], !group.outputs[i].first});
+              run_linear(c, plan, {x, outputs});
+            });
+        line(("linear/" + variant + " " + group.name).c_str(), batch, us,
+             bytes + static_cast<double>(batch * group.k * 2));
+      }
+    }
+  }
+}
+
+// Chunks of prompts: the two kernels give the same bits, so only time tells them apart.
+TEST(Bench, linear_chunks) {
+  FATHOM_NEEDS_GPU();
+  struct Matrix {
+    const char* name;
+    bool fp8;
+    std::int64_t k, n;
+  };
+  for (const auto& [name, fp8, k, n] : {Matrix{"wq_a", true, 4096, 1024},
+                                        {"wq_b", true, 1024, 32768},
+                                        {"wo_b", true, 8192, 4096},
+                                        {"compressor", false, 4096, 1024}}) {
+    Arena arena;
+    const LinearWeight weight = fp8 ? fp8_weight(arena, n, k) : bf16_weight(arena, n, k);
+    for (const int rows : {17, 32, 64, 65, 128, 256, 512, 2048}) {
+      const View x = random_bf16(arena, {rows, k}), out = arena.poisoned(DType::kBF16, {rows, n});
+      const LinearPlan plan = plan_linear({rows, k, n, kServe}, device_info());
+      for (const char* variant : {"mma", "mma_tiled", "wgmma"}) {
+        const double us =
+            time_cuda(OpKind::kLinear, variant, plan.workspace_bytes, 1, 4, [&](ExecutionContext& c, int) {
+              const LinearOutput output{&weight, out, false};
+              run_linear(c, plan, {x, {&output, 1}});
+            });
+        char text[160];
+        std::snprintf(text, sizeof(text), "  linear/%-10s %-10s %5d rows %10.2f us %7.1f TFLOP/s", variant, name, rows,
+                      us, 2.0 * rows * static_cast<double>(k * n) / us / 1e6);
+        report(text);
+      }
     }
   }
 }

@@ -75,6 +75,11 @@ TEST(Gpu, linear) {
                                      {16, 4096, 72},
                                      {33, 1024, 512},
                                      {129, 1152, 320},
+                                     {65, 128, 4100},
+                                     {130, 512, 1100},
+                                     {257, 2176, 1000},
+                                     {40, 1152, 8200},
+                                     {130, 1152, 8200},
                                      {65, 7168, 48}}) {
     if (reduced() && tokens * k > 4096) continue;
     Arena arena;
@@ -137,7 +142,8 @@ TEST(Gpu, linear) {
 TEST(Gpu, lm_head) {
   FATHOM_NEEDS_GPU();
   Random random;
-  for (const auto& [rows, hidden, vocab] : {std::array<std::int64_t, 3>{1, 256, 4096}, {17, 4096, 1003}}) {
+  for (const auto& [rows, hidden, vocab] :
+       {std::array<std::int64_t, 3>{1, 256, 4096}, {17, 4096, 1003}, {130, 512, 20003}}) {
     Arena arena;
     const Tensor x = random_bf16_valued(random, {rows, hidden});
     const TestWeight head = random_weight(random, WeightFormat::kBf16, vocab, hidden);
@@ -151,6 +157,11 @@ TEST(Gpu, lm_head) {
       const View got = arena.poisoned(DType::kF32, {rows, vocab});
       run_cuda(OpKind::kLmHead, variant, plan.workspace_bytes,
                [&](ExecutionContext& c) { run_lm_head(c, plan, {arena.copy_bf16(x.view()), &placed, got}); });
+      const View alone = arena.poisoned(DType::kF32, {1, vocab});
+      const View last = arena.copy_bf16(x.view().rows(rows - 1, rows));
+      run_cuda(OpKind::kLmHead, variant, plan.workspace_bytes,
+               [&](ExecutionContext& c) { run_lm_head(c, plan, {last, &placed, alone}); });
+      EXPECT_EQ(read_floats(alone), read_floats(got.rows(rows - 1, rows))) << variant;
       expect_close(read_floats(got), want.floats(), false, 1e-5,
                    label(OpKind::kLmHead, variant,
                          std::to_string(rows) + " x " + std::to_string(hidden) + " -> " + std::to_string(vocab)));
@@ -171,7 +182,8 @@ TEST(Gpu, attention_output) {
                         {5, 2, 1024, 64, 128},
                         {3, 4, 512, 32, 128},
                         {9, 8, 1024, 256, 512},
-                        {130, 2, 512, 128, 256}}) {
+                        {130, 2, 512, 128, 256},
+                        {131, 8, 512, 512, 4096}}) {
     if (reduced() && s.tokens > 5) continue;
     Arena arena;
     const Tensor o = random_bf16_valued(random, {s.tokens, s.groups * s.group_in / 512, 512});
@@ -189,6 +201,12 @@ TEST(Gpu, attention_output) {
       const View got = arena.poisoned(DType::kBF16, {s.tokens, s.hidden});
       run_cuda(OpKind::kAttentionOutput, variant, plan.workspace_bytes,
                [&](ExecutionContext& c) { run_attention_output(c, plan, {arena.copy_bf16(o.view()), &a, &b, got}); });
+      // The last row alone gives the same bits, whatever tile it was part of.
+      const View alone = arena.poisoned(DType::kBF16, {1, s.hidden});
+      const View last = arena.copy_bf16(o.view().rows(s.tokens - 1, s.tokens));
+      run_cuda(OpKind::kAttentionOutput, variant, plan.workspace_bytes,
+               [&](ExecutionContext& c) { run_attention_output(c, plan, {last, &a, &b, alone}); });
+      EXPECT_EQ(read_floats(alone), read_floats(got.rows(s.tokens - 1, s.tokens))) << variant;
       // z is rounded to bf16 and quantised inside: a sum in another order may move it to its neighbour.
       results.check(
           read_floats(got), want.floats(),

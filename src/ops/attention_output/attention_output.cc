@@ -1,5 +1,7 @@
 #include "ops/attention_output/attention_output.h"
 
+#include <algorithm>
+
 #include <array>
 
 #include "ops/check_view.h"
@@ -11,7 +13,10 @@ namespace fathom {
 
 AttentionOutputPlan plan_attention_output(const AttentionOutputDesc& desc, const DeviceInfo& device) {
   if (device.backend == BackendKind::kCpu) return {desc, attention_output_cpu_workspace(desc, device)};
-  return {desc, 2 * cuda::linear_workspace_bytes(desc.max_tokens, desc.num_groups * desc.o_lora_rank)};
+  // z, then one of the two inputs prepared for its product.
+  const std::int64_t inner = desc.num_groups * desc.o_lora_rank;
+  return {desc, cuda::linear_workspace_bytes(desc.max_tokens, inner) +
+                    cuda::linear_workspace_bytes(desc.max_tokens, std::max(inner, desc.num_groups * desc.group_in))};
 }
 
 void run_attention_output(ExecutionContext& context, const AttentionOutputPlan& plan, const AttentionOutputArgs& args) {

@@ -36,6 +36,8 @@ FATHOM_CUDA_VARIANT(hyper_connection_mma, HyperConnection);
 FATHOM_CUDA_VARIANT(hc_head_fused, HcHead);
 FATHOM_CUDA_VARIANT(linear_naive, Linear);
 FATHOM_CUDA_VARIANT(linear_mma, Linear);
+FATHOM_CUDA_VARIANT(linear_mma_tiled, Linear);
+FATHOM_CUDA_VARIANT(linear_wgmma, Linear);
 FATHOM_CUDA_VARIANT(rms_norm_simt, RmsNorm);
 FATHOM_CUDA_VARIANT(rope_rows_simt, RopeRows);
 FATHOM_CUDA_VARIANT(q_norm_rope_simt, QNormRope);
@@ -81,6 +83,8 @@ void register_cuda_variants(OpRegistry& registry) {
   add(OpKind::kHcHead, "fused", cuda::hc_head_fused);
   add(OpKind::kLinear, "naive", cuda::linear_naive);
   add(OpKind::kLinear, "mma", cuda::linear_mma);
+  add(OpKind::kLinear, "mma_tiled", cuda::linear_mma_tiled);
+  add(OpKind::kLinear, "wgmma", cuda::linear_wgmma);
   add(OpKind::kRmsNorm, "simt", cuda::rms_norm_simt);
   add(OpKind::kRopeRows, "simt", cuda::rope_rows_simt);
   add(OpKind::kQNormRope, "simt", cuda::q_norm_rope_simt);

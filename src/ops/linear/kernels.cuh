@@ -35,5 +35,11 @@ void launch_linear_naive(const LinearCall& call, std::span<const LinearItem> ite
 // Tensor cores; needs K % 128 == 0. `scratch` as linear_workspace_bytes.
 void launch_linear_mma(const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch,
                        cudaStream_t stream);
+// The same bits, from larger tiles where the call fills them; then by warpgroup products where the card has them, with
+// a `scratch` of linear_workspace_bytes for each format among the weights.
+void launch_linear_mma_tiled(const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch,
+                             cudaStream_t stream);
+void launch_linear_wgmma(const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch,
+                         cudaStream_t stream);
 
 }  // namespace fathom::cuda

@@ -11,7 +11,7 @@ namespace fathom {
 
 LinearPlan plan_linear(const LinearDesc& desc, const DeviceInfo& device) {
   if (device.backend == BackendKind::kCpu) return {desc, linear_cpu_workspace(desc, device)};
-  return {desc, cuda::linear_workspace_bytes(desc.max_tokens, desc.in_features)};
+  return {desc, 2 * cuda::linear_workspace_bytes(desc.max_tokens, desc.in_features)};
 }
 
 void run_linear(ExecutionContext& context, const LinearPlan& plan, const LinearArgs& args) {

@@ -20,7 +20,8 @@ void lm_head_naive(ExecutionContext& context, const LmHeadPlan& plan, const LmHe
 void lm_head_mma(ExecutionContext& context, const LmHeadPlan& plan, const LmHeadArgs& args) {
   const LinearItem item = item_of(args);
   if (args.x.shape[0] == 0) return;
-  launch_linear_mma(call_of(plan, args), {&item, 1}, nullptr, stream_of(context));
+  launch_linear_wgmma(call_of(plan, args), {&item, 1}, reinterpret_cast<Bf16Bits*>(context.scratch),
+                      stream_of(context));
 }
 
 }  // namespace fathom::cuda

@@ -5,11 +5,13 @@
 #include "ops/check_view.h"
 #include "ops/cost_terms.h"
 #include "ops/dequantise.h"
+#include "ops/linear/plan.h"
 
 namespace fathom {
 
 LmHeadPlan plan_lm_head(const LmHeadDesc& desc, const DeviceInfo& device) {
-  return {desc, device.backend == BackendKind::kCpu ? lm_head_cpu_workspace(desc, device) : 0};
+  if (device.backend == BackendKind::kCpu) return {desc, lm_head_cpu_workspace(desc, device)};
+  return {desc, cuda::linear_workspace_bytes(desc.max_rows, desc.hidden)};
 }
 
 void run_lm_head(ExecutionContext& context, const LmHeadPlan& plan, const LmHeadArgs& args) {
