@@ -161,6 +161,7 @@ std::unique_ptr<Executor> make_scripted_executor(const ServeOptions& options,
   scripted.eos_id = tokenizer->eos_id();
   scripted.eos_share = 0.02;
   scripted.next_token = make_scripted_replies(tokenizer);
+  scripted.misdrafts = make_scripted_misdrafts(tokenizer);
   scripted.step_us = options.scripted_step_us;
   scripted.row_us = options.scripted_step_us / 50;
   scripted.wait_for_real = options.scripted_step_us > 0;

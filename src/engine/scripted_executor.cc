@@ -264,12 +264,13 @@ void ScriptedExecutor::propose(const SequenceStep& step, const SampleSpec& spec,
   plain.repetition_penalty = 1.0f;
   plain.frequency_penalty = plain.presence_penalty = 0.0f;
   plain.num_logprobs = -1;
+  const double acceptance = options_.misdrafts && options_.misdrafts(context) ? 0.0 : options_.acceptance;
   for (std::int32_t i = 0; i < step.num_proposals && token >= 0; ++i) {
     context.push_back(token);
     chain = chain_step(chain, token);
     logits_of(chain ^ tables.taint, context, logits_);
     token = sample_token(logits_, static_cast<std::int64_t>(context.size()), plain, workspace_).token;
-    if (share_of(mix_hash(chain, 0xACC)) >= options_.acceptance) token = (token + 1) % options_.limits.vocab_size;
+    if (share_of(mix_hash(chain, 0xACC)) >= acceptance) token = (token + 1) % options_.limits.vocab_size;
     result.proposals.push_back(token);
   }
 }

@@ -37,6 +37,8 @@ struct ScriptedOptions {
   std::function<std::optional<TokenId>(std::span<const TokenId> context)> next_token;
   // The share of proposals that verification will find right (without penalties and masks).
   double acceptance = 0.7;
+  // Contexts behind which all proposals are wrong; none: nowhere.
+  std::function<bool(std::span<const TokenId> context)> misdrafts;
 
   std::int64_t launch_fault_at_step = -1;  // launch() fails
   std::int64_t wait_fault_at_step = -1;    // wait() fails

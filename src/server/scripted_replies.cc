@@ -14,6 +14,7 @@ namespace {
 constexpr std::string_view kOpen = "⟦";
 constexpr std::string_view kClose = "⟧";
 constexpr std::string_view kTimes = "×";
+constexpr std::string_view kMisdrafted = "✗";
 
 struct Reply {
   std::size_t begin = 0;  // index of its first token in the context
@@ -21,6 +22,7 @@ struct Reply {
 };
 
 std::string unfold(std::string text) {
+  if (text.starts_with(kMisdrafted)) text.erase(0, kMisdrafted.size());
   const std::size_t times = text.rfind(kTimes);
   if (times == std::string::npos) return text;
   const char* const first = text.data() + times + kTimes.size();
@@ -95,6 +97,16 @@ class Script {
 };
 
 }  // namespace
+
+std::function<bool(std::span<const TokenId>)> make_scripted_misdrafts(std::shared_ptr<const Tokenizer> tokenizer) {
+  return [tokenizer = std::move(tokenizer)](std::span<const TokenId> context) {
+    std::string text;
+    for (const TokenId id : context) text += tokenizer->token_bytes(id);
+    const std::size_t close = text.rfind(kClose);
+    const std::size_t open = close == std::string::npos ? close : text.rfind(kOpen, close);
+    return open != std::string::npos && std::string_view(text).substr(open + kOpen.size()).starts_with(kMisdrafted);
+  };
+}
 
 std::function<std::optional<TokenId>(std::span<const TokenId>)> make_scripted_replies(
     std::shared_ptr<const Tokenizer> tokenizer) {

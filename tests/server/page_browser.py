@@ -5,6 +5,7 @@ screenshots there. --model runs it on a real model instead of the scripted execu
 """
 import argparse
 import pathlib
+import re
 import sys
 
 from server_under_test import PATIENCE_S, Server, program_path, wait_for
@@ -126,6 +127,16 @@ def run_scripted(page, p):
     p.send("again ⟦t</think>fine⟧")
     p.wait_done()
     expect(p.last.locator(".text")).to_have_text("fine")
+    # Drafts: the share that was right, and the alarm when they are suddenly all wrong.
+    p.send("many ⟦t</think>" + "word ×600⟧")
+    p.wait_done()
+    expect(page.locator("#g-drafts")).to_have_text(re.compile(r"^[67]\d %$"))
+    expect(page.locator("#g-drafts-text")).to_have_text("drafts accepted")
+    expect(page.locator("#g-per-step")).to_have_text(re.compile(r"^[23]\.\d\d$"))
+    p.send("wrong ⟦✗t</think>" + "word ×150⟧")
+    p.wait_done()
+    expect(page.locator("#g-drafts-text")).to_have_text("drafts accepted: far fewer than before")
+    p.shot("7-alarm")
     # Live numbers arrive.
     expect(page.locator("#g-running")).to_have_text("0")
     expect(page.locator("#g-cache")).to_contain_text("%")
@@ -156,7 +167,7 @@ def main():
     parser.add_argument("--model", action="store_true")
     parser.add_argument("--dark", action="store_true")
     arguments = parser.parse_args()
-    flags = [] if arguments.model else ["--scripted-step-us", "4000"]
+    flags = [] if arguments.model else ["--scripted-step-us", "4000", "--drafts", "3"]
     expect.set_options(timeout=PATIENCE_S * 1000)
     with Server(program_path(), *flags, scripted=not arguments.model) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
