@@ -86,11 +86,28 @@ ServerContext& context() {
 }  // namespace
 }  // namespace fathom
 
+namespace {
+
+// The same request with the length that its body has, so that a changed body reaches its route.
+std::string with_right_length(const std::string& bytes) {
+  constexpr std::string_view kEnd = "\r\n\r\n", kLength = "Content-Length:";
+  const std::size_t end = bytes.find(kEnd);
+  if (end == std::string::npos) return bytes;
+  std::string head = bytes.substr(0, end + 2);
+  if (const std::size_t at = head.find(kLength); at != std::string::npos)
+    head.erase(at, head.find("\r\n", at) + 2 - at);
+  const std::size_t size = bytes.size() - end - kEnd.size();
+  return head + std::string(kLength) + " " + std::to_string(size) + bytes.substr(end);
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   using namespace fathom;
   if (size < 2) return 0;
-  // The first byte says where the stream is cut.
-  const std::string all(reinterpret_cast<const char*>(data) + 1, size - 1);
+  // The first byte says where the stream is cut, and its lowest bit whether the length is put right.
+  std::string all(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if ((data[0] & 1) != 0) all = with_right_length(all);
   const std::size_t cut = all.size() * data[0] / 256;
   HttpRequestParser parser(HttpParseLimits{4096, 64 << 10});
   std::string buffer;
