@@ -87,6 +87,25 @@ std::int32_t bracket_depth(std::string_view text) {
   return deepest;
 }
 
+// What the library says of a grammar, without the line of its log and of its source that it puts in front, and without
+// places in the grammar that it makes of ours.
+std::string words_of(const std::exception& error) {
+  std::string text = error.what();
+  if (text.find("is<") != std::string::npos) return "a member has a value of the wrong kind";  // an assertion's text
+  for (const std::string_view source : {".cc:", ".h:"}) {
+    while (true) {
+      const std::size_t at = text.find(source);
+      const std::size_t end = at == std::string::npos ? at : text.find(": ", at + source.size());
+      if (end == std::string::npos) break;
+      text.erase(0, end + 2);
+    }
+  }
+  if (text.starts_with("EBNF")) text.erase(0, text.find(": ") + 2);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text.empty() ? "it cannot be read" : text;
+}
+
 // Compilations run here and outlive a caller who stops waiting. Shared by the compiler and its threads.
 class Workshop : public std::enable_shared_from_this<Workshop> {
  public:
@@ -156,7 +175,7 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
         case GrammarKind::kToolCalls: return wrap(compiler_.CompileStructuralTag(spec.source));
       }
     } catch (const std::exception& error) {
-      return invalid_argument(std::string("the grammar is not valid: ") + error.what());
+      return invalid_argument("the grammar is not valid: " + words_of(error));
     }
     return internal_error("unknown grammar kind");
   }
@@ -289,7 +308,7 @@ Result<std::unique_ptr<GrammarCompiler>> make_grammar_compiler(GrammarVocabulary
                                  std::vector<std::int32_t>(vocabulary.stop_ids.begin(), vocabulary.stop_ids.end()));
     return std::unique_ptr<GrammarCompiler>(std::make_unique<Compiler>(std::move(info), vocab_size, limits));
   } catch (const std::exception& error) {
-    return internal_error(std::string("the grammar library refused the vocabulary: ") + error.what());
+    return internal_error("the grammar library refused the vocabulary: " + words_of(error));
   }
 }
 

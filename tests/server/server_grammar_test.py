@@ -51,6 +51,23 @@ class GrammarTest(unittest.TestCase):
             self.assertEqual(reply.status, 400, reply.text)
         self.assertEqual(self.ask("t</think>fine").json["choices"][0]["message"]["content"], "fine")
 
+    def test_refusals_are_in_words(self):
+        """What is wrong, and nothing of the library: no file, no line of its source, no log."""
+        for key, value, words in (
+            ("guided_regex", "[0-9", "Unclosed '['"), ("guided_regex", "a{3,1}", "Lower bound is larger than upper bound"),
+            ("guided_regex", "\\1", "Backreference"), ("guided_json", {"type": "quux"}, "quux"),
+            ("guided_json", {"type": "object", "properties": 7}, "properties must be an object"),
+            ("guided_json", {"type": "string", "format": 7}, "wrong kind"),
+            ("guided_json", {"type": "string", "pattern": "(a"}, "parenthesis"),
+        ):
+            reply = self.server.post("/v1/completions", {"prompt": "x", "max_tokens": 3, key: value})
+            self.assertEqual(reply.status, 400, reply.text)
+            error = reply.json["error"]
+            self.assertEqual(error["param"], key)
+            if self.has_grammar:
+                self.assertIn(words, error["message"])
+                self.assertNotRegex(error["message"], r"\.cc|\.h:|xgrammar|\[\d\d:|EBNF|is<|\n| $")
+
     def test_regex(self):
         message = self.answer("t</think>abc", guided_regex="[0-9]{3}")
         if message:
