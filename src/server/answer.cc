@@ -85,6 +85,7 @@ Answer::Answer(RouteCall call, AnswerJob job) : call_(std::move(call)), job_(std
   last_token_.resize(job_.requests.size() * num_choices_);
   const ServerContext& server = *call_.server;
   record_.id = call_.id;
+  record_.response_id = job_.renderer->id();
   record_.key_label = server.keys.label(call_.key_index);
   record_.route = call_.request().path;
   record_.created_unix = unix_seconds();
@@ -315,6 +316,21 @@ std::vector<RequestRecord> request_records(ServerContext& server) {
 
 bool may_see(const RouteCall& call, const RequestRecord& record) {
   return call.server->keys.open_to_all() || record.key_label == call.server->keys.label(call.key_index);
+}
+
+const RequestRecord* find_record(const RouteCall& call, const std::vector<RequestRecord>& records,
+                                 std::string_view id) {
+  const auto found = std::find_if(records.begin(), records.end(), [&](const RequestRecord& record) {
+    return !id.empty() && (record.id == id || record.response_id == id) && may_see(call, record);
+  });
+  if (found != records.end()) return &*found;
+  call.reply_error({404,
+                    "no request '" + std::string(id) +
+                        "' among those running and the last 1024; they go by the x-request-id header of their answer, "
+                        "or by the answer's own id",
+                    {},
+                    "not_found"});
+  return nullptr;
 }
 
 }  // namespace fathom

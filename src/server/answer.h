@@ -22,6 +22,9 @@ class AnswerRenderer {
  public:
   virtual ~AnswerRenderer() = default;
 
+  // The answer's own id, or empty where its API has none.
+  virtual std::string id() const { return {}; }
+
   // A delta of prompt `prompt`. When streaming, events are appended to *sse; else it is null and the renderer collects.
   virtual void on_delta(std::size_t prompt, const Delta& delta, std::string* sse) = 0;
   // Every choice of every prompt has finished.
@@ -93,5 +96,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
 std::vector<RequestRecord> request_records(ServerContext& server);
 // Whose business a record is: one's own, or all when there are no keys.
 bool may_see(const RouteCall& call, const RequestRecord& record);
+// The newest that goes by `id`, its x-request-id or its answer's own, and that the caller may see; else replies 404 and
+// gives null.
+const RequestRecord* find_record(const RouteCall& call, const std::vector<RequestRecord>& records, std::string_view id);
 
 }  // namespace fathom

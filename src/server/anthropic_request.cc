@@ -185,6 +185,14 @@ JsonValue translate_tools(RequestFields& fields) {
         fields.fail("tools[" + std::to_string(i) + "].type", "found \"" + type + "\": only custom tools are offered");
         return body;
       }
+      RequestFields named(tool, "tools[" + std::to_string(i) + "].");
+      if (!named.string("name") && !named.failed()) named.fail("name", "found none, expected a string");
+      if (named.object("input_schema") == nullptr && !named.failed()) {
+        named.fail("input_schema", "found none, expected a JSON schema");
+      }
+      named.boolean("strict");
+      fields.absorb(named);
+      if (fields.failed()) return body;
       JsonValue function = json_object();
       for (const auto& [from, to] : {std::pair{"name", "name"},
                                      {"description", "description"},
@@ -233,6 +241,8 @@ ThinkingFields read_anthropic_thinking(RequestFields& fields) {
   const std::string type = nested.string("type").value_or("");
   if (type == "enabled" || type == "adaptive") {
     out.thinking = true;
+    if (type == "enabled" && !nested.has("budget_tokens"))
+      nested.fail("budget_tokens", "found none, expected a number");
     if (const auto budget = nested.integer("budget_tokens", 0, 1 << 30)) {
       out.effort = *budget <= 4096    ? ReasoningEffort::kLow
                    : *budget <= 16384 ? ReasoningEffort::kHigh

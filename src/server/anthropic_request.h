@@ -26,7 +26,7 @@ struct AnthropicRequest {
 //   tool_result. Images and documents are refused; inside tool results they become "[Unsupported TYPE]", as the encoder
 //   has it.
 // - thinking: enabled, adaptive, disabled; where a request says nothing the API's own default holds: no thinking.
-//   budget_tokens is read and means an effort: up to 4,096 low, up to 16,384 high, above max.
+//   budget_tokens, which enabled must have, means an effort: up to 4,096 low, up to 16,384 high, above max.
 // - stop_sequences, top_k, top_p, temperature (0 to 1 there, up to 2 here), tool_choice auto, any, tool, none,
 //   disable_parallel_tool_use. Server-side tools (web_search, ...) are refused.
 // - output_config.format (or output_format) with a JSON schema, strict tools: by grammar.

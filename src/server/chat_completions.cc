@@ -40,6 +40,8 @@ class ChatRenderer : public AnswerRenderer {
     logprob_entries_.resize(choices_.size());
   }
 
+  std::string id() const override { return id_; }
+
   void on_delta(std::size_t, const Delta& delta, std::string* sse) override {
     const auto index = static_cast<std::size_t>(delta.choice);
     usage_.add(0, index, delta);

@@ -73,6 +73,8 @@ class CompletionRenderer : public AnswerRenderer {
     }
   }
 
+  std::string id() const override { return id_; }
+
   void on_delta(std::size_t prompt, const Delta& delta, std::string* sse) override {
     const std::size_t index = prompt * num_choices_ + static_cast<std::size_t>(delta.choice);
     Choice& choice = choices_[index];

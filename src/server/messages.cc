@@ -24,6 +24,8 @@ class MessagesRenderer : public AnswerRenderer {
     usage_.set_prompt(0, static_cast<std::int64_t>(plan.request.prompt.size()));
   }
 
+  std::string id() const override { return id_; }
+
   void on_delta(std::size_t, const Delta& delta, std::string* sse) override {
     usage_.add(0, 0, delta);
     const auto& events = choice_.push(delta);

@@ -74,7 +74,10 @@ void write_times(JsonWriter& json, const RouteCall& call, const RequestRecord& r
 void write_record(JsonWriter& json, const RouteCall& call, const RequestRecord& record,
                   const std::vector<RequestRecord>& all) {
   json.begin_object();
-  json.member("id", record.id).member("engine_id", record.engine_id).member("key", record.key_label);
+  json.member("id", record.id)
+      .member_or_null("response_id", record.response_id)
+      .member("engine_id", record.engine_id)
+      .member("key", record.key_label);
   json.member("route", record.route).member("created", record.created_unix).member("state", record.state);
   json.member_or_null("reason", record.reason).member("choices", record.num_choices);
   json.member("prompt_tokens", record.usage.prompt_tokens).member("cached_tokens", record.usage.cached_tokens);
@@ -305,18 +308,12 @@ void handle_request(RouteCall& call) {
     return reply_timeline(call, std::string_view(id).substr(0, id.size() - kTimeline.size()));
   }
   const auto all = request_records(*call.server);
-  for (const RequestRecord& record : all) {
-    if (record.id != id || !may_see(call, record)) continue;
-    std::string out;
-    JsonWriter json(out);
-    write_record(json, call, record, all);
-    return call.reply_json(std::move(out));
-  }
-  call.reply_error({404,
-                    "no request '" + id +
-                        "' among those running and the last 1024; they go by the x-request-id header of their answer",
-                    {},
-                    "not_found"});
+  const RequestRecord* const record = find_record(call, all, id);
+  if (record == nullptr) return;
+  std::string out;
+  JsonWriter json(out);
+  write_record(json, call, *record, all);
+  call.reply_json(std::move(out));
 }
 
 }  // namespace fathom

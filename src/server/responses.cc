@@ -1,4 +1,5 @@
 // POST /v1/responses: items in, items and their events out. Nothing is stored: previous_response_id is refused.
+#include <algorithm>
 #include <memory>
 
 #include "server/answer.h"
@@ -19,6 +20,7 @@ struct ResponsePlan {
   bool stream = false;
   ThinkingFields thinking;
   ToolFields tools;
+  std::vector<std::string> ignored_tools;  // their types
   CallMarkup markup = CallMarkup::kText;
   Request request;
   std::string echoed;  // members of the request that the response repeats, as JSON members without braces
@@ -163,13 +165,37 @@ class InputReader {
   std::string reasoning_;
 };
 
-// Function tools in the form of chat; tools that only OpenAI's servers have are left out.
-JsonValue translate_tools(RequestFields& fields) {
+std::string joined(const std::vector<std::string>& names) {
+  std::string out;
+  for (const auto& name : names) out += (out.empty() ? "" : ", ") + name;
+  return out;
+}
+
+// Function tools in the form of chat. Tools that only OpenAI's servers have (web_search, ...) are left out and named in
+// `ignored`: agents send them with every request; who demands one by tool_choice is refused.
+JsonValue translate_tools(RequestFields& fields, std::vector<std::string>& ignored) {
   JsonValue body = json_object();
   if (const JsonValue* tools = fields.array("tools")) {
     JsonValue list = json_array();
-    for (const JsonValue& tool : tools->items) {
-      if (text_of(tool.find("type")) != "function") continue;
+    for (std::size_t i = 0; i < tools->items.size(); ++i) {
+      const JsonValue& tool = tools->items[i];
+      const std::string where = "tools[" + std::to_string(i) + "]";
+      if (!tool.is(Kind::kObject)) {
+        fields.fail(where, found_expected(tool, "an object"));
+        return body;
+      }
+      RequestFields sent(tool, where + ".");
+      const auto type = sent.string("type");
+      if (!sent.failed() && !type) sent.fail("type", "found none, expected \"function\"");
+      if (!sent.failed() && *type != "function") {
+        if (std::find(ignored.begin(), ignored.end(), *type) == ignored.end()) ignored.push_back(*type);
+        continue;
+      }
+      if (!sent.string("name") && !sent.failed()) sent.fail("name", "found none, expected a string");
+      sent.object("parameters");
+      sent.boolean("strict");
+      fields.absorb(sent);
+      if (fields.failed()) return body;
       JsonValue function = json_object();
       for (const auto& member : tool.members) {
         if (member.key != "type") json_set(function, member.key, member.value);
@@ -180,6 +206,17 @@ JsonValue translate_tools(RequestFields& fields) {
       list.items.push_back(std::move(entry));
     }
     json_set(body, "tools", std::move(list));
+  }
+  const std::string names = joined(ignored);
+  if (const JsonValue* choice = fields.find("tool_choice")) {
+    const std::string type = text_of(choice->find("type"));
+    if (choice->is(Kind::kObject) && type != "function") {
+      fields.fail("tool_choice.type", "found \"" + type + "\": only function tools can be called here");
+    }
+    const JsonValue* list = body.find("tools");
+    if (choice->is(Kind::kString) && choice->text == "required" && !names.empty() && list->items.empty()) {
+      fields.fail("tool_choice", "found required, but no tool is a function: " + names + " is not offered here");
+    }
   }
   for (const char* key : {"tool_choice", "parallel_tool_calls"}) {
     if (const JsonValue* value = fields.find(key)) json_set(body, key, *value);
@@ -199,6 +236,8 @@ class ResponsesRenderer : public AnswerRenderer {
         usage_(1) {
     usage_.set_prompt(0, static_cast<std::int64_t>(plan.request.prompt.size()));
   }
+
+  std::string id() const override { return id_; }
 
   void on_delta(std::size_t, const Delta& delta, std::string* sse) override {
     usage_.add(0, 0, delta);
@@ -421,6 +460,25 @@ void read_response_fields(RequestFields& fields, const ServedModel& model, Respo
   }
   if (fields.has("conversation")) fields.fail("conversation", "conversations are not stored here");
   if (fields.boolean("background").value_or(false)) fields.fail("background", "is not offered");
+  // Without effect here, and checked all the same: a client that sends the wrong kind has made a mistake.
+  fields.boolean("store");
+  fields.string("user");
+  if (const JsonValue* include = fields.array("include")) {
+    for (std::size_t i = 0; i < include->items.size(); ++i) {
+      if (include->items[i].is(Kind::kString)) continue;
+      fields.fail("include[" + std::to_string(i) + "]", found_expected(include->items[i], "a string"));
+    }
+  }
+  if (const JsonValue* metadata = fields.object("metadata")) {
+    for (const auto& member : metadata->members) {
+      if (member.value.is(Kind::kString)) continue;
+      fields.fail("metadata." + member.key.substr(0, 80), found_expected(member.value, "a string"));
+    }
+  }
+  const auto truncation = fields.string("truncation");
+  if (truncation && *truncation != "auto" && *truncation != "disabled") {
+    fields.fail("truncation", "found \"" + *truncation + "\", expected auto or disabled");
+  }
   if (const JsonValue* reasoning = fields.object("reasoning")) {
     RequestFields nested(*reasoning, "reasoning.");
     const auto effort = nested.string("effort");
@@ -441,9 +499,20 @@ std::string echoed_members(const JsonValue& body, const ResponsePlan& plan) {
   json.member("parallel_tool_calls", plan.tools.parallel);
   json.member("temperature", static_cast<double>(plan.request.sampling.temperature));
   json.member("top_p", static_cast<double>(plan.request.sampling.top_p));
+  json.key("tools").begin_array();
+  if (const JsonValue* tools = body.find("tools"); tools != nullptr) {
+    for (const JsonValue& tool : tools->items) {
+      if (text_of(tool.find("type")) == "function") json.raw(dump_python_json(tool));
+    }
+  }
+  json.end_array();
+  if (!plan.ignored_tools.empty()) {
+    json.key("ignored_tools").begin_array();
+    for (const auto& type : plan.ignored_tools) json.value(type);
+    json.end_array();
+  }
   for (const auto& [key, otherwise] : {std::pair{"instructions", "null"},
                                        {"metadata", "{}"},
-                                       {"tools", "[]"},
                                        {"tool_choice", "\"auto\""},
                                        {"max_output_tokens", "null"}}) {
     const JsonValue* value = body.find(key);
@@ -469,7 +538,7 @@ void handle_responses(RouteCall& call) {
   plan.stream = fields.boolean("stream").value_or(false);
   plan.thinking = read_thinking(fields, call.server->options);
   read_response_fields(fields, model, plan);
-  const JsonValue tool_body = translate_tools(fields);
+  const JsonValue tool_body = translate_tools(fields, plan.ignored_tools);
   RequestFields tool_fields(tool_body);
   plan.tools = read_tools(tool_fields, model.grammar != nullptr);
   fields.absorb(tool_fields);

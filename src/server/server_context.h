@@ -24,7 +24,8 @@ class Answer;
 
 // One answered (or being answered) generation request: what /v1/requests and the log line show. No text.
 struct RequestRecord {
-  std::string id;  // x-request-id
+  std::string id;           // x-request-id
+  std::string response_id;  // of the answer, as its API forms it: chatcmpl-, cmpl-, resp_, msg_; empty: none
   std::string key_label;
   std::string route;
   std::int64_t created_unix = 0;

@@ -58,17 +58,10 @@ class TimelineWriter {
 
 void reply_timeline(RouteCall& call, std::string_view id) {
   const auto all = request_records(*call.server);
-  const auto record = std::find_if(all.begin(), all.end(),
-                                   [&](const RequestRecord& each) { return each.id == id && may_see(call, each); });
+  const RequestRecord* const record = find_record(call, all, id);
   const auto model = call.server->model();
-  if (record == all.end() || model == nullptr) {
-    return call.reply_error(
-        {404,
-         "no request '" + std::string(id) +
-             "' among those running and the last 1024; they go by the x-request-id header of their answer",
-         {},
-         "not_found"});
-  }
+  if (record == nullptr) return;
+  if (model == nullptr) return call.reply_error(not_available("the server is shutting down"));
   std::unordered_map<std::int64_t, std::string> others;
   for (const RequestRecord& each : all) {
     if (!may_see(call, each)) continue;

@@ -125,6 +125,18 @@ class AnthropicAndResponsesTest(unittest.TestCase):
         self.assertEqual(whole["usage"]["output_tokens"], final["usage"]["output_tokens"])
         self.assertGreater(whole["usage"]["output_tokens_details"]["reasoning_tokens"], 0)
 
+    def test_77_tools_of_others_are_left_out(self):
+        function = {"type": "function", "name": "get_weather", "parameters": self.TOOL["input_schema"]}
+        body = {"input": "Say ⟦t</think>Hi.⟧", "temperature": 0}
+        alone = self.server.post("/v1/responses", {**body, "tools": [function]}).json
+        self.assertNotIn("ignored_tools", alone)
+        mixed = self.server.post("/v1/responses", {**body, "tools": [{"type": "web_search"}, function, {"type": "namespace", "name": "n"}, {"type": "web_search"}]}).json
+        self.assertEqual((mixed["tools"], mixed["ignored_tools"]), ([function], ["web_search", "namespace"]))
+        self.assertEqual(mixed["usage"]["input_tokens"], alone["usage"]["input_tokens"], "the model saw the one tool")
+        refused = self.server.post("/v1/responses", {**body, "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}})
+        self.assertEqual(refused.status, 400)
+        self.assertIn("web_search", refused.json["error"]["message"])
+
     def test_77_items_sent_back(self):
         tools = [{"type": "function", "name": "get_weather", "parameters": self.TOOL["input_schema"]}]
         first = self.server.post("/v1/responses", {"input": "Say ⟦a thought</think>Hi." + self.TOOL_TEXT + "⟧", "temperature": 0, "tools": tools}).json

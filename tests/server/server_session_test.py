@@ -106,7 +106,7 @@ class Messages:
 
     def body(self, messages, stream):
         return {"system": [{"type": "text", "text": SYSTEM}], "messages": messages, "temperature": 0, "max_tokens": 300, "stream": stream,
-                "thinking": {"type": "enabled"},
+                "thinking": {"type": "adaptive"},
                 "tools": [{"name": t["name"], "description": t["description"], "input_schema": t["parameters"]} for t in TOOLS]}
 
     def read(self, reply, stream):
