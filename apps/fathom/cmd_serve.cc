@@ -16,6 +16,7 @@
 #include "base/mapped_file.h"
 #include "base/units.h"
 #include "build_commit.h"
+#include "checkpoint/config.h"
 #include "commands.h"
 #include "draft_choice.h"
 #include "engine/load_model.h"
@@ -31,7 +32,6 @@
 #include "server/scripted_replies.h"
 #include "server/server.h"
 #include "standard_streams.h"
-#include "text/json_value.h"
 
 namespace fathom::app {
 namespace {
@@ -168,27 +168,19 @@ std::unique_ptr<Executor> make_scripted_executor(const ServeOptions& options,
   return std::make_unique<ScriptedExecutor>(std::move(scripted));
 }
 
-SamplingDefaults read_generation_config(const std::string& model) {
+// What the checkpoint recommends; a value out of its range ends the start.
+Result<SamplingDefaults> read_generation_config(const std::string& directory) {
+  const std::string path = (std::filesystem::path(directory) / "generation_config.json").string();
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return SamplingDefaults{};
+  FATHOM_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
+  FATHOM_ASSIGN_OR_RETURN(const GenerationDefaults read, parse_generation_config(text, path));
   SamplingDefaults out;
-  const auto text = read_text_file((std::filesystem::path(model) / "generation_config.json").string());
-  if (!text.ok()) return out;
-  const auto parsed = parse_json(*text);
-  if (!parsed.ok()) {
-    log_warning("generation_config.json is ignored: " + parsed.status().message());
-    return out;
-  }
-  const auto number = [&](std::string_view key) -> std::optional<float> {
-    const JsonValue* value = parsed->find(key);
-    const auto read = value != nullptr ? value->as_double() : std::nullopt;
-    return read ? std::optional(static_cast<float>(*read)) : std::nullopt;
-  };
-  out.temperature = number("temperature");
-  out.top_p = number("top_p");
-  out.min_p = number("min_p");
-  out.repetition_penalty = number("repetition_penalty");
-  if (const auto top_k = number("top_k")) out.top_k = static_cast<std::int32_t>(*top_k);
-  const JsonValue* sample = parsed->find("do_sample");
-  if (sample != nullptr && sample->is(JsonValue::Kind::kFalse)) out.temperature = 0.0f;
+  out.temperature = read.do_sample ? read.temperature : 0.0f;
+  out.top_p = read.top_p;
+  out.min_p = read.min_p;
+  out.repetition_penalty = read.repetition_penalty;
+  out.top_k = read.top_k;
   return out;
 }
 
@@ -231,7 +223,7 @@ Result<std::shared_ptr<ServedModel>> load(const ServeOptions& options, const std
   served->tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
   served->root = path;
   served->run.model = std::filesystem::path(path + "/").parent_path().filename().string();
-  served->generation_config = read_generation_config(directory);
+  FATHOM_ASSIGN_OR_RETURN(served->generation_config, read_generation_config(directory));
   served->release = options.release.empty() ? of_tensors : release_from_name(options.release).value_or(Release::k0731);
   server.set_loading(kTokenizerShare, "verifying and mapping the checkpoint");
   FATHOM_ASSIGN_OR_RETURN(const DraftChoice drafts, parse_drafts("--drafts", options.drafts));
@@ -273,6 +265,7 @@ Result<ServerOptions> server_options(const ServeOptions& options, const std::str
   out.http.max_connections = static_cast<std::size_t>(options.max_connections);
   out.http.write_stall_timeout_ms = static_cast<std::int64_t>(options.stall_timeout_s * 1000);
   out.http.header_timeout_ms = static_cast<std::int64_t>(options.header_timeout_s * 1000);
+  out.http.body_timeout_ms = static_cast<std::int64_t>(options.body_timeout_s * 1000);
   out.model_names = options.served_model_names;
   if (out.model_names.empty()) {
     out.model_names.push_back(std::filesystem::path(path + "/").parent_path().filename().string());

@@ -185,6 +185,7 @@ struct ServeOptions {
   double step_timeout_s = 60;
   double request_timeout_s = 0;  // 0: none
   double header_timeout_s = 10;
+  double body_timeout_s = 120;
   double stall_timeout_s = 30;
   double keep_alive_s = 10;
   double drain_s = 30;

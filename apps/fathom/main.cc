@@ -430,6 +430,10 @@ void add_serve_limits(CLI::App& command, const std::shared_ptr<ServeOptions>& op
       ->check(kSecondsOrNone);
   command.add_option("--header-timeout", options->header_timeout_s, "Seconds for a request's header (default 10)")
       ->check(kSeconds);
+  command
+      .add_option("--body-timeout", options->body_timeout_s,
+                  "Seconds from a request's header to the end of its body (default 120)")
+      ->check(kSeconds);
   command.add_option("--stall-timeout", options->stall_timeout_s, "Seconds a reader may take nothing (default 30)")
       ->check(kSeconds);
   command.add_option("--keep-alive", options->keep_alive_s, "Seconds between comments on a silent stream (default 10)")

@@ -69,6 +69,14 @@ class KeyReader {
     if (const Json* json = find(key)) check_float(key, *json, low, high, value);
   }
 
+  // Over 0, to `high`.
+  void read_optional_positive_float(const char* key, float high, float& value) {
+    const Json* json = find(key);
+    if (json == nullptr) return;
+    check_float(key, *json, 0.0f, high, value);
+    if (status_.ok() && value <= 0.0f) fail(key, describe(*json), "a number over 0, to " + describe(Json(high)));
+  }
+
   void read_optional_bool(const char* key, bool& value) {
     const Json* json = find(key);
     if (json == nullptr) return;
@@ -368,7 +376,10 @@ Result<GenerationDefaults> parse_generation_config(std::string_view text, const 
   KeyReader keys(json, origin);
   keys.read_optional_bool("do_sample", defaults.do_sample);
   keys.read_optional_float("temperature", 0.0f, 100.0f, defaults.temperature);
-  keys.read_optional_float("top_p", 0.0f, 1.0f, defaults.top_p);
+  keys.read_optional_positive_float("top_p", 1.0f, defaults.top_p);
+  keys.read_optional_float("min_p", 0.0f, 1.0f, defaults.min_p);
+  keys.read_optional_positive_float("repetition_penalty", 100.0f, defaults.repetition_penalty);
+  keys.read_optional_int("top_k", -1, std::numeric_limits<std::int32_t>::max(), defaults.top_k);
   FATHOM_RETURN_IF_ERROR(keys.status());
   return defaults;
 }

@@ -112,9 +112,13 @@ ModelConfig mini_config();
 // generation_config.json: what the checkpoint recommends when a request says nothing.
 struct GenerationDefaults {
   bool do_sample = true;
-  float temperature = 1.0f;
-  float top_p = 1.0f;
+  float temperature = 1.0f;         // 0 to 100
+  float top_p = 1.0f;               // over 0, to 1
+  float min_p = 0.0f;               // 0 to 1
+  float repetition_penalty = 1.0f;  // over 0, to 100
+  std::int32_t top_k = 0;           // -1 and 0: off
 };
+// Failure: names origin, key, what was found and the range.
 Result<GenerationDefaults> parse_generation_config(std::string_view text, const std::string& origin);
 
 }  // namespace fathom

@@ -142,7 +142,31 @@ TEST(Config, GenerationDefaults) {
   ASSERT_TRUE(defaults.ok());
   EXPECT_FLOAT_EQ(defaults->temperature, 0.6f);
   EXPECT_FLOAT_EQ(defaults->top_p, 0.95f);
-  EXPECT_FALSE(parse_generation_config(R"({"temperature": "hot"})", "g").ok());
+  const auto all =
+      parse_generation_config(R"({"min_p": 0.1, "top_k": 40, "repetition_penalty": 1.5, "top_p": null})", "g");
+  ASSERT_TRUE(all.ok()) << all.status().message();
+  EXPECT_FLOAT_EQ(all->min_p, 0.1f);
+  EXPECT_FLOAT_EQ(all->repetition_penalty, 1.5f);
+  EXPECT_EQ(all->top_k, 40);
+  EXPECT_FLOAT_EQ(all->top_p, 1.0f);
+  for (const auto& [text, message] : {
+           std::pair{R"({"temperature": "hot"})",
+                     R"(g.json: key "temperature": found "hot", expected a number from 0)"},
+           {R"({"temperature": -0.5})", R"(g.json: key "temperature": found -0.5, expected a number from 0)"},
+           {R"({"temperature": 1e9})", R"(key "temperature": found 1)"},
+           {R"({"top_p": 0})", R"(g.json: key "top_p": found 0, expected a number over 0, to 1)"},
+           {R"({"top_p": 1.5})", R"(key "top_p": found 1.5)"},
+           {R"({"min_p": 2})", R"(key "min_p": found 2)"},
+           {R"({"repetition_penalty": 0.0})", R"(key "repetition_penalty": found 0.0)"},
+           {R"({"top_k": -2})", R"(key "top_k": found -2)"},
+           {R"({"top_k": 2.5})", R"(key "top_k": found 2.5)"},
+           {R"({"top_k": 4294967296})", R"(key "top_k": found 4294967296)"},
+           {R"({"do_sample": 1})", R"(key "do_sample": found 1, expected true or false)"},
+       }) {
+    const auto refused = parse_generation_config(text, "g.json");
+    ASSERT_FALSE(refused.ok()) << text;
+    EXPECT_THAT(refused.status().message(), HasSubstr(message));
+  }
 }
 
 }  // namespace

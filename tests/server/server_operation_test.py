@@ -159,6 +159,23 @@ class OpenServerTest(unittest.TestCase):
         self.assertGreater(record["timeline_ms"]["finished"], 0)
         self.assertNotIn(secret, self.server.get("/v1/requests").text)
 
+    def test_an_answer_goes_by_its_own_id_too(self):
+        for path, body, prefix in ((CHAT, say("x"), "chatcmpl-"), (COMPLETIONS, {"prompt": "x", "max_tokens": 2}, "cmpl-"),
+                                   ("/v1/responses", {"input": "Say ⟦t</think>x⟧"}, "resp_"),
+                                   ("/v1/messages", {"messages": [{"role": "user", "content": "Say ⟦x⟧"}], "max_tokens": 9}, "msg_"),
+                                   ("/generate", {"text": "Say ⟦x⟧"}, "req-")):
+            for stream in (False, True):
+                reply = self.server.post(path, {**body, "stream": stream})
+                own = re.search(rf'"id":"({prefix}[0-9a-f]+)"', reply.text)[1]
+                for id in (own, reply.headers["x-request-id"]):
+                    record = self.server.record(id)
+                    self.assertEqual((record["id"], record["response_id"], record["state"]),
+                                     (reply.headers["x-request-id"], None if path == "/generate" else own, "finished"))
+                    self.assertEqual(self.server.get(f"/v1/requests/{id}/timeline").json["id"], record["id"])
+        reply = self.server.get("/v1/requests/chatcmpl-0123")
+        self.assertEqual((reply.status, "own id" in reply.text), (404, True))
+        self.assertEqual(self.server.get("/v1/requests//timeline").status, 404)
+
     def test_half_open_clients_are_let_go(self):
         """Requests whose rest never comes: closed after the header time-out, nobody else notices."""
         whole = post_bytes(CHAT, say("x"))
@@ -455,7 +472,7 @@ class KeysTest(unittest.TestCase):
         ids = {}
         for secret in ("s3cret-a", "s3cret-b"):
             reply = server.post(COMPLETIONS, {"prompt": [5] * 50, "max_tokens": 3, "ignore_eos": True}, headers={"Authorization": f"Bearer {secret}"})
-            ids[secret] = reply.headers["x-request-id"]
+            ids[secret] = reply.headers["x-request-id"] if secret == "s3cret-a" else reply.json["id"]
         for secret, request_id in ids.items():
             for asker in ids:
                 status = server.get(f"/v1/requests/{request_id}/timeline", headers={"Authorization": f"Bearer {asker}"}).status
@@ -594,6 +611,49 @@ class OverloadTest(unittest.TestCase):
         _, told = done.communicate(timeout=PATIENCE_S)
         self.assertEqual(done.returncode, 0, told)
         self.assertEqual(told.count("--scheduler-log /dev/full: writing failed: No space left"), 1, told)
+
+    def test_generation_config_out_of_range(self):
+        """Ends the start with one line that names file, key and value; on the model and on the scripted executor."""
+        with tempfile.TemporaryDirectory() as scratch:
+            for file in pathlib.Path("models/mini-v4").iterdir():
+                if file.name != "generation_config.json":
+                    (pathlib.Path(scratch) / file.name).symlink_to(file.resolve())
+            path = pathlib.Path(scratch) / "generation_config.json"
+            for text, message in (('{"temperature": 300}', 'key "temperature": found 300, expected a number from 0.0 to 100.0'),
+                                  ('{"top_p": 0}', 'key "top_p": found 0, expected a number over 0, to 1.0'),
+                                  ('{"top_k": -7}', 'key "top_k": found -7'), ('{"min_p": "a"}', 'key "min_p": found "a"'),
+                                  ('{"repetition_penalty": -1}', 'key "repetition_penalty": found -1'), ('[', "not valid JSON")):
+                path.write_text(text)
+                for flags in ([], ["--scripted"]):
+                    done = subprocess.run([program_path(), "serve", "--port", "0", "--model", scratch, *flags], capture_output=True, text=True, timeout=PATIENCE_S)
+                    self.assertEqual(done.returncode, 1, done.stderr)
+                    self.assertIn("generation_config.json: " + message, done.stderr)
+
+    def test_a_body_that_never_comes(self):
+        """408 after --body-timeout, which bytes that trickle in do not extend; others notice nothing."""
+        with Server(program_path(), "--body-timeout", "1") as server:
+            whole = post_bytes(CHAT, say("x"))
+            head_end = whole.index(b"\r\n\r\n") + 4
+            silent, slow = server.raw_socket(), server.raw_socket()
+            silent.sendall(whole[:head_end])
+            slow.sendall(whole[: head_end + 10])
+            self.assertEqual(server.post(CHAT, say("Right.")).json["choices"][0]["message"]["content"], "Right.")
+            end = time.monotonic() + PATIENCE_S
+            with self.assertRaises(OSError):
+                while time.monotonic() < end:
+                    slow.sendall(b" ")
+                    time.sleep(0.05)
+            data = b""
+            while part := silent.recv(65536):
+                data += part
+            self.assertTrue(data.startswith(b"HTTP/1.1 408"), data)
+            self.assertIn(b"the body did not arrive in time", data)
+            silent.close()
+            slow.close()
+            server.post(CHAT, say("x"))
+        done = subprocess.run([program_path(), "serve", "--body-timeout", "0"], capture_output=True, text=True, timeout=PATIENCE_S)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--body-timeout", done.stderr)
 
     def test_bad_starts(self):
         for flags, message in ((["--api-key", ""], "--api-key: found an empty text"), (["--host", ""], "--host: found an empty text"),
