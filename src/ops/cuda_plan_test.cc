@@ -2,11 +2,9 @@
 // nothing depends on lengths.
 #include <gtest/gtest.h>
 
-#include "ops/attention_rows/attention_rows.h"
 #include "ops/hyper_connection/plan.h"
 #include "ops/index_scores/plan.h"
 #include "ops/linear/plan.h"
-#include "ops/moe_experts/moe_experts.h"
 #include "ops/moe_experts/plan.h"
 #include "ops/registry.h"
 #include "ops/select_topk/plan.h"
@@ -151,24 +149,6 @@ TEST(CudaPlan, hyper_connection_scratch_covers_both_variants) {
   EXPECT_EQ(hc_row_blocks(33), 5);
   EXPECT_EQ(hc_row_blocks(4096), 8);
   EXPECT_GE(hc_workspace_bytes(1, 128), (kHcPartials + 4) * 4 + 128 * 2);
-}
-
-TEST(CudaPlan, attention_rows_have_a_block_for_every_row_and_head) {
-  const AttentionRowsBlocks window = attention_rows_blocks(3, 0, 9, 7);
-  EXPECT_EQ(window.ends, (std::array<std::int64_t, 5>{0, 0, 3, 3 + 7, 3 + 7})) << "27 heads in blocks of four";
-  const AttentionRowsBlocks ratio128 = attention_rows_blocks(1, 128, 64, 64);
-  EXPECT_EQ(ratio128.ends, (std::array<std::int64_t, 5>{1, 1, 2, 18, 18}));
-  const AttentionRowsBlocks ratio4 = attention_rows_blocks(5, 4, 9, 7);
-  EXPECT_EQ(ratio4.ends, (std::array<std::int64_t, 5>{5, 10, 15, 15 + 12, 15 + 12 + 9}));
-}
-
-TEST(CudaPlan, experts_have_a_counter_for_every_row_and_block) {
-  EXPECT_EQ(moe_num_arrivals(1, 4096), 64);
-  EXPECT_EQ(moe_num_arrivals(128, 7168), 128 * 112);
-  EXPECT_EQ(moe_num_arrivals(4096, 4096), kMoeArrivalTokens * 64) << "larger calls sum in a launch";
-  const DeviceInfo cuda{BackendKind::kCuda, 1, 132, 90, kSm90Shared};
-  EXPECT_EQ(plan_moe_experts({64, 4096, 2048, 256, 6, 10.0f, Numerics::serve()}, cuda).num_arrivals, 64 * 64);
-  EXPECT_EQ(plan_moe_experts({64, 4096, 2048, 256, 6, 10.0f, Numerics::serve()}, {}).num_arrivals, 0);
 }
 
 }  // namespace

@@ -285,9 +285,8 @@ TEST(Bench, moe_experts) {
       const MoeExpertsPlan plan =
           plan_moe_experts({batch, kHidden, kInter, kExperts, kTopk, 10.0f, kServe}, device_info());
       for (const bool with_shared : {false, true}) {
-        for (const std::string variant : {"mma", "mma_arrival"}) {
         const double us = time_cuda(
-            OpKind::kMoeExperts, variant, plan.workspace_bytes, copies, 2 * copies, [&](ExecutionContext& c, int copy) {
+            OpKind::kMoeExperts, "mma", plan.workspace_bytes, copies, 2 * copies, [&](ExecutionContext& c, int copy) {
               run_moe_experts(
                   c, plan,
                   {x, ids[static_cast<std::size_t>(copy)], weights, all,
@@ -295,9 +294,8 @@ TEST(Bench, moe_experts) {
             });
         const double expert_bytes = 3.0 * kHidden * kInter * (0.5 + (mx ? 1.0 / 32 : 1.0 / 16));
         const std::string name =
-            "moe_experts/" + variant + " " + (mx ? "MXFP4" : "NVFP4") + (with_shared ? " + shared FP8" : "");
+            std::string("moe_experts/mma ") + (mx ? "MXFP4" : "NVFP4") + (with_shared ? " + shared FP8" : "");
         line(name.c_str(), batch, us, distinct * expert_bytes + (with_shared ? 3.0 * kHidden * kInter : 0.0));
-        }
       }
     }
   }

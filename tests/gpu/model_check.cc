@@ -188,64 +188,6 @@ TEST(Model, layer_forced) {
   }
 }
 
-// A decode step of `batch` rows as a captured graph: the kernels of each layer, by its operations.
-TEST(Model, launches_of_a_layer) {
-  FATHOM_NEEDS_GPU();
-  LoadedModel cuda = load(DeviceChoice::kCuda, 1024);
-  Model& model = *cuda.model;
-  const std::vector<TokenId> ids = prompts().at("len511");
-  Alone prompt(model, ids);
-  static_cast<void>(model.forward(prompt.execution, prompt.step, prompt.pools));
-  const std::int64_t start = static_cast<std::int64_t>(ids.size());
-  const auto blocks = static_cast<std::int32_t>(num_context_blocks(start + 1) + 1);
-  std::vector<std::int32_t> table(static_cast<std::size_t>(blocks));
-  // As Alone laid the prompt out.
-  for (std::int32_t i = 0; i < blocks; ++i) table[static_cast<std::size_t>(i)] = blocks - 1 - i;
-  ASSERT_EQ(blocks, num_context_blocks(start) + 1) << "the row lies in the prompt's blocks";
-  std::vector<float> first_logits;
-  for (const std::int32_t batch : {1, 8, 9, 16, 17, 32, 63, 64, 128}) {
-    StepInput step = *StepInput::make(model.backend(), {batch, batch, 1, batch * blocks, batch * blocks});
-    ExecutionContext context = model.make_context();
-    context.capture_max_position = 4095;
-    step.clear();
-    for (std::int32_t i = 0; i < batch; ++i) {
-      SequenceRows rows;
-      rows.tokens = {ids.data() + 7, 1};
-      rows.start = start;
-      rows.context_table = rows.window_table = table;
-      step.add(rows);
-    }
-    step.add_logit_row(batch - 1);
-    ASSERT_TRUE(step.upload().ok());
-    View logits;
-    for (int i = 0; i < 4; ++i) {
-      const Status status = model.backend().launch_captured(
-          {-1, batch, batch, 1, false}, context, [&](ExecutionContext& c) { logits = model.forward(c, step, prompt.pools); });
-      ASSERT_TRUE(status.ok()) << status.message();
-    }
-    std::vector<float> host(static_cast<std::size_t>(logits.shape.num_elements()));
-    ASSERT_TRUE(
-        model.backend().download(reinterpret_cast<std::byte*>(host.data()), logits.data, logits.num_bytes()).ok());
-    ASSERT_TRUE(model.backend().finish().ok());
-    if (first_logits.empty()) first_logits = host;
-    EXPECT_EQ(host, first_logits) << "one row's logits in a batch of " << batch;
-    const auto captured = model.backend().last_captured();
-    ASSERT_NE(captured, nullptr);
-    std::map<std::int32_t, int> launches;
-    for (const CapturedNode& node : captured->nodes) {
-      if (node.kind == NodeKind::kKernel && node.call >= 0)
-        ++launches[captured->calls[static_cast<std::size_t>(node.call)].scope.layer];
-    }
-    std::string text = "  launches of a layer, " + std::to_string(batch) + " rows:";
-    for (std::int32_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
-      text += " " + std::to_string(launches[layer]) + " (ratio " + std::to_string(model.config().compress_ratio(layer)) + ")";
-      EXPECT_LE(launches[layer], 20) << "layer " << layer << ", " << batch << " rows";
-    }
-    report(text);
-    model.backend().drop_captured();
-  }
-}
-
 struct Answer {
   std::vector<TokenId> tokens;
   std::vector<float> gaps;  // top-1 minus top-2 of the logits a token was chosen from
