@@ -55,7 +55,8 @@ struct Figures {
 // One depth of one batch.
 class Contestant {
  public:
-  static Result<std::unique_ptr<Contestant>> make(LoadedModel& loaded, std::int32_t batch, const DraftChoice& drafts) {
+  static Result<std::unique_ptr<Contestant>> make(LoadedModel& loaded, std::int32_t batch, const DraftChoice& drafts,
+                                                  bool graphs) {
     ModelExecutorOptions pools;
     pools.max_length_tokens = std::min<std::int64_t>(kLongestTokens, loaded.model->config().max_position_embeddings);
     pools.max_sequences = pools.num_state_slots = batch;
@@ -63,6 +64,7 @@ class Contestant {
     pools.num_window_blocks =
         static_cast<std::int32_t>(batch * (num_window_blocks(1 + kMaxDraft) + 1) + num_window_blocks(512) + batch);
     pools.max_proposals = drafts.num_drafts;
+    pools.capture = graphs;
     pools.weights_fingerprint = loaded.weights_fingerprint;
     FATHOM_ASSIGN_OR_RETURN(auto executor, ModelExecutor::make(*loaded.model, pools));
     EngineOptions options;
@@ -188,7 +190,8 @@ Result<Verdict> bench_batch(const BenchDraftOptions& options, LoadedModel& loade
   std::vector<std::unique_ptr<Contestant>> contestants;
   for (std::int32_t depth = 0; depth <= options.most + 1; ++depth) {
     const bool adaptive = depth > options.most;
-    FATHOM_ASSIGN_OR_RETURN(auto made, Contestant::make(loaded, batch, {adaptive ? options.most : depth, adaptive}));
+    FATHOM_ASSIGN_OR_RETURN(
+        auto made, Contestant::make(loaded, batch, {adaptive ? options.most : depth, adaptive}, options.graphs));
     contestants.push_back(std::move(made));
   }
   // How many requests fill a run; at the same time the first warms up.

@@ -20,6 +20,7 @@
 #include "profile/core_clock.h"
 #include "profile/device_timeline.h"
 #include "profile/exposed.h"
+#include "profile/isolated.h"
 #include "profile/machine.h"
 #include "profile/model_step.h"
 #include "profile/report_text.h"
@@ -211,6 +212,16 @@ Status profile_cpu(const ProfileOptions& options, LoadedModel& loaded, const std
   return finish(options, report, repeats);
 }
 
+Status print_isolated(const ProfileOptions& options, ModelStep& step, const ProfileReport& report) {
+  FATHOM_ASSIGN_OR_RETURN(const auto observer, open_isolating_observer(step.executor().context().stream));
+  FATHOM_ASSIGN_OR_RETURN(const std::vector<IsolatedRow> rows,
+                          measure_isolated(step, *observer, report, options.rounds));
+  std::printf(
+      "\nattributed in the replayed step (%s) against single calls between two events, behind swept caches:\n%s",
+      report.run.collector.c_str(), isolated_text(rows).c_str());
+  return {};
+}
+
 // A device replays one step again and again at its context: records or event times of what it replays.
 Status profile_device(const ProfileOptions& options, LoadedModel& loaded, ProfileReport& report) {
   std::unique_ptr<DeviceRecorder> recorder;
@@ -253,7 +264,8 @@ Status profile_device(const ProfileOptions& options, LoadedModel& loaded, Profil
   report.notes.push_back(text);
   add_notes(loaded, report);
   if (options.exposed) FATHOM_RETURN_IF_ERROR(add_exposed(*step, options, report));
-  return finish(options, report, steps.repeats);
+  FATHOM_RETURN_IF_ERROR(finish(options, report, steps.repeats));
+  return options.isolated ? print_isolated(options, *step, report) : Status();
 }
 
 // Random weights in a folder that goes with it.
@@ -297,10 +309,47 @@ Status profile_model(const ProfileOptions& options) {
   return profile_device(options, loaded, report);
 }
 
+Status print_segment_cost(const ProfileOptions& options, ModelStep& step) {
+  FATHOM_ASSIGN_OR_RETURN(const SegmentCost cost, measure_segment_times(step, options.rounds));
+  const double percent = 100 / cost.base_us;
+  std::printf(
+      "always on: event times of the card's segments, one replay in %lld: %+.3f us [%+.3f, %+.3f] of a step of %.1f us "
+      "= "
+      "%+.3f %% [%+.3f, %+.3f]\n",
+      static_cast<long long>(SegmentClock::kEvery), cost.extra.us, cost.extra.low_us, cost.extra.high_us, cost.base_us,
+      percent * cost.extra.us, percent * cost.extra.low_us, percent * cost.extra.high_us);
+  std::printf("%lld pairs of blocks; outputs bitwise the same in all; once for each shape, capturing: %.0f us\n",
+              static_cast<long long>(cost.extra.num_samples), cost.first_us);
+  const auto print = [](const std::string& name, const SegmentTimes::Segment& segment) {
+    if (segment.num_samples == 0) return;
+    std::printf("  %-12s %8.2f us (%lld samples)\n", name.c_str(),
+                segment.time_us / static_cast<double>(segment.num_samples),
+                static_cast<long long>(segment.num_samples));
+  };
+  print("embedding", cost.segments.embedding);
+  for (std::size_t i = 0; i < cost.segments.layers.size(); ++i) {
+    print("layer " + std::to_string(i), cost.segments.layers[i]);
+  }
+  print("head", cost.segments.head);
+  return {};
+}
+
+Status profile_one_step(const ProfileOptions& options) {
+  FATHOM_ASSIGN_OR_RETURN(const std::string path, find_model(options.model.model));
+  FATHOM_ASSIGN_OR_RETURN(LoadedModel loaded, load(options, path));
+  FATHOM_ASSIGN_OR_RETURN(auto step, ModelStep::make(*loaded.model, step_options(options)));
+  FATHOM_RETURN_IF_ERROR(step->run_taking(Taking::kTrace).status());
+  FATHOM_RETURN_IF_ERROR(begin_profiler_range());
+  const Status ran = step->run_taking(Taking::kTrace).status();  // launched: a trace is taken of launches only
+  FATHOM_RETURN_IF_ERROR(end_profiler_range());
+  return ran;
+}
+
 Status profile_overhead(const ProfileOptions& options) {
   FATHOM_ASSIGN_OR_RETURN(const std::string path, find_model(options.model.model));
   FATHOM_ASSIGN_OR_RETURN(LoadedModel loaded, load(options, path));
   FATHOM_ASSIGN_OR_RETURN(auto step, ModelStep::make(*loaded.model, step_options(options)));
+  if (!loaded.backend->is_host_memory()) return print_segment_cost(options, *step);
   FATHOM_ASSIGN_OR_RETURN(const TakingCost cost, measure_taking(*step, options.rounds));
   std::printf("plain step: %.1f us (median); %lld interleaved samples each; outputs bitwise the same in all\n",
               cost.base_us, static_cast<long long>(cost.times.num_samples));
@@ -426,7 +475,8 @@ Status check_options(const ProfileOptions& options) {
 
 int run_profile(const ProfileOptions& options) {
   if (const Status status = check_options(options); !status.ok()) return report_failure("profile", status);
-  const Status status = options.overhead         ? profile_overhead(options)
+  const Status status = options.one_step         ? profile_one_step(options)
+                        : options.overhead       ? profile_overhead(options)
                         : options.attach.empty() ? profile_model(options)
                                                  : profile_server(options);
   return status.ok() ? 0 : report_failure("profile", status);

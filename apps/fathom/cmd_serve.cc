@@ -55,6 +55,7 @@ class LoadedExecutor final : public Executor {
   void commit(SequenceId id, std::int64_t length) override { inner_->commit(id, length); }
   void set_trace(StepTrace* trace) override { inner_->set_trace(trace); }
   const OpTimes* op_times() const override { return inner_->op_times(); }
+  const SegmentTimes* segment_times() const override { return inner_->segment_times(); }
 
  private:
   LoadedModel loaded_;

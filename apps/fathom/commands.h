@@ -149,6 +149,7 @@ struct BenchDraftOptions {
   std::int32_t most = 5;  // depths 0 to this, and adaptive with at most this
   int repeats = 5;
   double seconds = 0.6;  // of one run, about
+  bool graphs = true;    // false: launch every step, as the fall-back does
   bool json = false;     // also print the figures as JSON
 };
 int run_bench_draft(const BenchDraftOptions& options);  // 1 when adaptive misses its bars
@@ -253,6 +254,8 @@ struct ProfileOptions {
   std::int32_t rounds = 15;  // samples of each exposed time
   double limit_s = 60;       // for exposed time
   bool overhead = false;     // what measuring costs, and nothing else
+  bool isolated = false;     // on a GPU: hold attributed times to event times of single calls
+  bool one_step = false;     // on a GPU: one step in a profiler's range, for ncu, and nothing else
   std::string synthetic;     // flash, flash-0731, pro, mini or a config.json: random weights instead of a model
   std::int32_t layers = 2;   // of the synthetic model
   std::int32_t experts = 0;  // 0: as many as the config says

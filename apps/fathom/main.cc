@@ -294,6 +294,7 @@ void add_bench_draft(CLI::App& bench, int& exit_code) {
   command->add_option("--most", options->most, "Deepest (default 5)")->check(whole_number(1, 8));
   command->add_option("--repeats", options->repeats, "Of each depth, by turns (default 5)")->check(kPositive);
   command->add_option("--seconds", options->seconds, "Of one run, about (default 0.6)")->check(kSeconds);
+  command->add_flag("!--no-graphs", options->graphs, "On a GPU, launch every step instead of replaying captured ones");
   command->add_flag("--json", options->json, "Also print the figures as JSON");
   command->callback([options, &exit_code] { exit_code = run_bench_draft(*options); });
 }
@@ -399,6 +400,10 @@ void add_profile(CLI::App& app, int& exit_code) {
   command->add_flag("--overhead", options->overhead, "Only measure what measuring costs");
   command->add_option("--what-if", options->what_if, "operation=0.5x: tok/s to expect; may be repeated")
       ->allow_extra_args(false);
+  command->add_flag("--isolated", options->isolated,
+                    "On a GPU: hold the attributed times to event times of the same calls, one by one");
+  command->add_flag("--one-step", options->one_step,
+                    "On a GPU: run one step between a profiler's start and stop, for ncu, and nothing else");
   command->add_option("--out", options->out, "Folder to write (default profile)");
   command->callback([options, &exit_code] { exit_code = run_profile(*options); });
 }

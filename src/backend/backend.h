@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backend/captured_step.h"
+#include "backend/row_copies.h"
 #include "base/status.h"
 #include "ops/execution_context.h"
 #include "ops/registry.h"
@@ -50,6 +51,10 @@ class Backend {
   virtual Status download(std::byte* host, const std::byte* device_data, std::int64_t num_bytes) = 0;
   // Between two places on the device.
   virtual Status copy(std::byte* to, const std::byte* from, std::int64_t num_bytes) = 0;
+  // Many rows in one launch, which may stand in a captured step. Only where device memory is not host memory.
+  virtual Status copy_rows(const RowCopies&) {
+    return failed_precondition("rows are copied by lists on a device of its own memory only");
+  }
   // Waits for everything launched; a device fault is reported here.
   virtual Status finish() = 0;
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/captured_step.h"
+#include "backend/row_copies.h"
 #include "base/status.h"
 #include "ops/registry.h"
 
@@ -56,6 +57,8 @@ class DeviceApi {
   virtual void destroy_stream(void* stream) = 0;
   // In order with the stream; host memory that is not pinned may be reused when it returns.
   virtual Status copy(void* to, const void* from, std::int64_t num_bytes, CopyKind kind, void* stream) = 0;
+  // A launch: it may stand in a capture.
+  virtual Status copy_rows(const RowCopies& copies, void* stream) = 0;
   // Waits for the stream, and reports what failed on it. Gives up after timeout_us (0: never): the device hangs.
   virtual Status synchronise(void* stream, std::int64_t timeout_us) = 0;
   // Of launches since it was last called; they are made by the operations, past this layer.

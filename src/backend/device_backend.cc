@@ -136,6 +136,12 @@ Status DeviceBackend::copy(std::byte* to, const std::byte* from, std::int64_t nu
   return api_->copy(to, from, num_bytes, CopyKind::kOnDevice, stream_);
 }
 
+Status DeviceBackend::copy_rows(const RowCopies& copies) {
+  FATHOM_CHECK(copies.row_bytes % 16 == 0, "rows move in pieces of 16 bytes");
+  if (copies.count == 0) return {};
+  return api_->copy_rows(copies, stream_);
+}
+
 Status DeviceBackend::finish() {
   FATHOM_RETURN_IF_ERROR(api_->synchronise(stream_, options_.timeout_us));
   staging_used_ = 0;
@@ -192,8 +198,11 @@ Status DeviceBackend::launch_captured(const CaptureKey& key, ExecutionContext& c
     last_captured_ = found->second.step;
     return api_->launch_graph(found->second.exec, stream_);
   }
-  // The first time runs uncaptured: it loads kernels and raises their limits, which capture does not allow.
-  if (warm_.insert(graph_key).second) {
+  // The first time runs uncaptured: it loads kernels and raises their limits, which capture does not allow. The same
+  // launches without segments have done that too.
+  GraphKey plain = graph_key;
+  plain.segments = SegmentTiming::kNone;
+  if (!graphs_.contains(plain) && warm_.insert(graph_key).second) {
     launches(context);
     return api_->take_launch_error();
   }

@@ -36,6 +36,7 @@ class DeviceBackend final : public Backend {
   Status upload(std::byte* device_data, const std::byte* host, std::int64_t num_bytes) override;
   Status download(std::byte* host, const std::byte* device_data, std::int64_t num_bytes) override;
   Status copy(std::byte* to, const std::byte* from, std::int64_t num_bytes) override;
+  Status copy_rows(const RowCopies& copies) override;
   Status finish() override;
   Result<View> place_weight(const View& host, bool aligned) override;
   Result<const void*> place_experts(std::vector<ExpertWeights>& experts, std::int32_t layer) override;

@@ -44,6 +44,7 @@ class GraphApi final : public DeviceApi {
   Status copy(void* to, const void* from, std::int64_t num_bytes, CopyKind kind, void* stream) override {
     return inner_->copy(to, from, num_bytes, kind, stream);
   }
+  Status copy_rows(const RowCopies& copies, void* stream) override { return inner_->copy_rows(copies, stream); }
   Status synchronise(void* stream, std::int64_t timeout_us) override { return inner_->synchronise(stream, timeout_us); }
   Status take_launch_error() override { return {}; }
   Result<void*> create_event() override { return inner_->create_event(); }
@@ -187,6 +188,50 @@ TEST(DeviceBackend, a_graph_in_another_order_has_no_map) {
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(step.run().ok());
   EXPECT_NE(step.backend->last_captured()->fault, "");
   EXPECT_TRUE(step.backend->last_captured()->nodes.empty());
+}
+
+TEST(DeviceBackend, what_ran_as_a_graph_is_captured_with_segments_at_once) {
+  Step step;
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(step.run().ok());
+  const auto plain = step.backend->last_captured();
+  ASSERT_NE(plain, nullptr);
+  step.context.segments = SegmentTiming::kLayers;
+  ASSERT_TRUE(step.run().ok());
+  const auto timed = step.backend->last_captured();
+  ASSERT_NE(timed, nullptr);
+  EXPECT_NE(timed->id, plain->id);
+  EXPECT_EQ(step.backend->segment_times_us(*timed)->size(), 3u);
+}
+
+TEST(DeviceBackend, rows_move_by_lists_on_the_device) {
+  const auto backend = *DeviceBackend::open(make_emulated_device_api(64 * kMiB), {});
+  const auto place = [&](std::vector<std::int32_t> values) {
+    DeviceMemory memory = *backend->allocate(std::ssize(values) * 4, "a test");
+    EXPECT_TRUE(
+        backend->upload(memory.data, reinterpret_cast<const std::byte*>(values.data()), std::ssize(values) * 4).ok());
+    return memory;
+  };
+  const auto row = [](std::int32_t value) { return std::vector<std::int32_t>(4, value); };
+  const auto rows = [&](std::vector<std::int32_t> firsts) {
+    std::vector<std::int32_t> all;
+    for (const std::int32_t first : firsts) all.insert(all.end(), 4, first);
+    return place(all);
+  };
+  const DeviceMemory from = rows({10, 11, 12}), also = rows({20, 21}), to = rows({0, 0, 0, 0});
+  const DeviceMemory from_rows = place({2, -1, -2, 0}), to_rows = place({3, 0, -1, 1});
+  const auto list = [](const DeviceMemory& memory) { return reinterpret_cast<const std::int32_t*>(memory.data); };
+  RowCopies copies{to.data, from.data, also.data, list(from_rows), list(to_rows), 4, 16};
+  ASSERT_TRUE(backend->copy_rows(copies).ok());
+  std::vector<std::int32_t> got(16);
+  const auto fetch = [&] {
+    EXPECT_TRUE(backend->download(reinterpret_cast<std::byte*>(got.data()), to.data, 64).ok());
+    return std::vector<std::int32_t>{got[0], got[4], got[8], got[15]};
+  };
+  EXPECT_EQ(fetch(), (std::vector<std::int32_t>{20, 10, 0, 12}));
+  EXPECT_EQ(std::vector<std::int32_t>(got.begin(), got.begin() + 4), row(20));
+  copies.to_rows = nullptr;
+  ASSERT_TRUE(backend->copy_rows(copies).ok());
+  EXPECT_EQ(fetch(), (std::vector<std::int32_t>{12, 20, 21, 10}));
 }
 
 std::unique_ptr<Backend> faulty(const char* text, std::int64_t timeout_us = 1000) {

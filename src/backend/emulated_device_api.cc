@@ -58,6 +58,16 @@ class EmulatedDeviceApi final : public DeviceApi {
     if (to != from) std::memcpy(to, from, static_cast<std::size_t>(num_bytes));
     return {};
   }
+  Status copy_rows(const RowCopies& copies, void*) override {
+    for (std::int32_t i = 0; i < copies.count; ++i) {
+      const std::int32_t to = copies.to_rows != nullptr ? copies.to_rows[i] : i, from = copies.from_rows[i];
+      if (to < 0) continue;
+      const std::byte* source =
+          from >= 0 ? copies.from + from * copies.row_bytes : copies.also_from + (-1 - from) * copies.row_bytes;
+      std::memcpy(copies.to + to * copies.row_bytes, source, static_cast<std::size_t>(copies.row_bytes));
+    }
+    return {};
+  }
   Status synchronise(void*, std::int64_t) override { return {}; }
   Status take_launch_error() override { return {}; }
 

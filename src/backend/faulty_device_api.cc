@@ -49,6 +49,10 @@ class FaultyDeviceApi final : public DeviceApi {
     FATHOM_RETURN_IF_ERROR(broken());
     return inner_->copy(to, from, num_bytes, kind, stream);
   }
+  Status copy_rows(const RowCopies& copies, void* stream) override {
+    FATHOM_RETURN_IF_ERROR(broken());
+    return inner_->copy_rows(copies, stream);
+  }
   Status synchronise(void* stream, std::int64_t timeout_us) override {
     const bool here = fault_.kind == DeviceFaultKind::kSticky || fault_.kind == DeviceFaultKind::kHang;
     if (here && ++num_calls_ >= fault_.call) broken_ = true;

@@ -32,18 +32,29 @@ Status DeviceSampler::send(Array<T>& array) {
 
 Result<DeviceSampler> DeviceSampler::make(Backend& backend, std::int64_t vocab, std::int32_t max_rows,
                                           std::int32_t max_sequences) {
+  // Rows beyond these are of prompts: their ids are given, not drawn.
+  return make_for_rows(backend, vocab, max_rows, std::min(max_rows, max_sequences * (1 + kMaxDraft)));
+}
+
+// The rows of one draft are drawn before those of the next: they share what they compute with.
+Result<DeviceSampler> DeviceSampler::make_for_drafts(Backend& backend, std::int64_t vocab, std::int32_t max_drafts,
+                                                     std::int32_t max_sequences) {
+  return make_for_rows(backend, vocab, max_drafts * max_sequences, max_sequences);
+}
+
+Result<DeviceSampler> DeviceSampler::make_for_rows(Backend& backend, std::int64_t vocab, std::int32_t max_rows,
+                                                   std::int32_t max_value_rows) {
   DeviceSampler sampler;
   sampler.backend_ = &backend;
   sampler.plan_ = plan_sample_rows(vocab);
-  // Rows beyond these are of prompts: their ids are given, not drawn.
-  sampler.max_value_rows_ =
-      static_cast<std::int32_t>(std::min<std::int64_t>(max_rows, std::int64_t{max_sequences} * (1 + kMaxDraft)));
+  sampler.max_value_rows_ = max_value_rows;
   const std::int64_t words = ceil_div(vocab, 32);
   FATHOM_RETURN_IF_ERROR(sampler.make_array(max_rows, "sampling options", sampler.rows_));
   FATHOM_RETURN_IF_ERROR(sampler.make_array(sampler.max_value_rows_ * words, "token masks", sampler.masks_));
   FATHOM_RETURN_IF_ERROR(sampler.make_array(kMaxBiases, "logit biases", sampler.biases_));
   FATHOM_RETURN_IF_ERROR(sampler.make_array(kMaxHistories, "penalised ids", sampler.histories_));
   FATHOM_RETURN_IF_ERROR(sampler.make_array(max_rows, "sampled tokens", sampler.sampled_));
+  FATHOM_RETURN_IF_ERROR(sampler.make_array(max_rows, "ids of sampled tokens", sampler.ids_));
   FATHOM_ASSIGN_OR_RETURN(sampler.values_,
                           backend.allocate(sampler.max_value_rows_ * vocab * 4, "logits of rows with cuts or masks"));
   sampler.counts_.resize(at(vocab), 0);
@@ -106,9 +117,20 @@ bool DeviceSampler::add_row(const SampleSpec& spec, std::int64_t position, std::
   return true;
 }
 
-Result<bool> DeviceSampler::fill(const StepPlan& plan) {
+void DeviceSampler::clear() {
   rows_.host.clear(), masks_.host.clear(), biases_.host.clear(), histories_.host.clear();
   num_value_rows_ = 0;
+}
+
+Status DeviceSampler::send_rows() {
+  FATHOM_RETURN_IF_ERROR(send(rows_));
+  FATHOM_RETURN_IF_ERROR(send(masks_));
+  FATHOM_RETURN_IF_ERROR(send(biases_));
+  return send(histories_);
+}
+
+Result<bool> DeviceSampler::fill(const StepPlan& plan) {
+  clear();
   std::size_t next = 0;
   for (const SequenceStep& step : plan.sequences) {
     if (step.num_logits == 0) continue;
@@ -122,22 +144,58 @@ Result<bool> DeviceSampler::fill(const StepPlan& plan) {
       if (!add_row(narrow, end - step.num_logits + i + 1, bias_begin)) return false;
     }
   }
-  FATHOM_RETURN_IF_ERROR(send(rows_));
-  FATHOM_RETURN_IF_ERROR(send(masks_));
-  FATHOM_RETURN_IF_ERROR(send(biases_));
-  FATHOM_RETURN_IF_ERROR(send(histories_));
+  FATHOM_RETURN_IF_ERROR(send_rows());
   return true;
 }
 
-void DeviceSampler::launch(ExecutionContext& context, const View& logits) {
+Result<bool> DeviceSampler::fill_drafts(std::span<const DraftedRows> sequences, std::int32_t num_drafts) {
+  clear();
+  if (sequences.size() * at(num_drafts) > at(rows_.capacity)) return false;
+  for (std::int32_t draft = 0; draft < num_drafts; ++draft) {
+    num_value_rows_ = 0;
+    std::int32_t bias_begin = 0;  // the first draft's lists serve all
+    for (const DraftedRows& sequence : sequences) {
+      SampleSpec spec = *sequence.spec;
+      if (spec.repetition_penalty != 1.0f || spec.frequency_penalty != 0.0f || spec.presence_penalty != 0.0f) {
+        return false;
+      }
+      spec.allowed = {};
+      spec.forced = {};
+      spec.num_logprobs = -1;
+      if (draft == 0) {
+        if (!biases_.has_room(spec.logit_bias.size())) return false;
+        for (const auto& [id, bias] : spec.logit_bias) biases_.host.push_back({id, bias});
+      }
+      if (!add_row(spec, sequence.position + draft, bias_begin)) return false;
+      bias_begin += static_cast<std::int32_t>(spec.logit_bias.size());
+    }
+  }
+  FATHOM_RETURN_IF_ERROR(send_rows());
+  return true;
+}
+
+View DeviceSampler::ids(std::int64_t first_row, std::int64_t count) const {
+  FATHOM_CHECK(first_row + count <= ids_.capacity, "rows that it has room for");
+  return make_view(ids_.memory.data + 4 * first_row, DType::kI32, {count});
+}
+
+Result<std::span<const std::int32_t>> DeviceSampler::take_ids() {
+  ids_.host.resize(rows_.host.size());
+  FATHOM_RETURN_IF_ERROR(backend_->download(reinterpret_cast<std::byte*>(ids_.host.data()), ids_.memory.data,
+                                            static_cast<std::int64_t>(4 * ids_.host.size())));
+  return std::span<const std::int32_t>(ids_.host);
+}
+
+void DeviceSampler::launch(ExecutionContext& context, const View& logits, std::int64_t first_row) {
   SampleRowsArgs args;
   args.logits = logits;
-  args.rows = rows_.device();
+  args.rows = rows_.device() + first_row;
   args.masks = masks_.device();
   args.biases = biases_.device();
   args.histories = histories_.device();
   args.values = make_view(values_.data, DType::kF32, {std::int64_t{max_value_rows_}, plan_.vocab});
-  args.sampled = sampled_.device();
+  args.sampled = sampled_.device() + first_row;
+  args.ids = ids_.device() + first_row;
   run_sample_rows(context, plan_, args);
 }
 

@@ -17,17 +17,35 @@ class DeviceSampler {
   // For steps of at most `max_rows` logits rows and `max_sequences` sequences.
   static Result<DeviceSampler> make(Backend& backend, std::int64_t vocab, std::int32_t max_rows,
                                     std::int32_t max_sequences);
+  // For blocks of at most `max_drafts` drafts of each of `max_sequences` sequences.
+  static Result<DeviceSampler> make_for_drafts(Backend& backend, std::int64_t vocab, std::int32_t max_drafts,
+                                               std::int32_t max_sequences);
 
   // Makes rows() describe the plan's logits rows, and sends them. False: a row asks for more than fits (alternatives,
   // biases, penalised ids); the step is then drawn on the host.
   Result<bool> fill(const StepPlan& plan);
-  // Launches only; may stand in a captured step.
-  void launch(ExecutionContext& context, const View& logits);
+  // Drafts: row d * sequences.size() + s is draft d of sequence s, drawn as the verifying step will (draft_sampler.h).
+  // False also where a sequence's penalties depend on the drafts before.
+  struct DraftedRows {
+    const SampleSpec* spec = nullptr;
+    std::int64_t position = 0;  // of the first draft
+  };
+  Result<bool> fill_drafts(std::span<const DraftedRows> sequences, std::int32_t num_drafts);
+  // Launches only; may stand in a captured step. `logits` are of rows first_row, first_row + 1, ...
+  void launch(ExecutionContext& context, const View& logits, std::int64_t first_row = 0);
+  // The launched rows' tokens as the device has them: [count] i32, 0 where none could be drawn.
+  View ids(std::int64_t first_row, std::int64_t count) const;
+  // Those of all rows; waits for them.
+  Result<std::span<const std::int32_t>> take_ids();
   // What the launched rows drew; waits for them.
   Result<std::span<const SampledRow>> take();
 
  private:
   DeviceSampler() = default;
+  static Result<DeviceSampler> make_for_rows(Backend& backend, std::int64_t vocab, std::int32_t max_rows,
+                                             std::int32_t max_value_rows);
+  void clear();
+  Status send_rows();
   bool add_row(const SampleSpec& spec, std::int64_t position, std::int32_t bias_begin);
   void add_history(const SampleSpec& spec, SampleRow& row);
 
@@ -52,6 +70,7 @@ class DeviceSampler {
   Array<SampleBias> biases_;
   Array<SampleHistory> histories_;
   Array<SampledRow> sampled_;
+  Array<std::int32_t> ids_;
   DeviceMemory values_;
   std::int32_t num_value_rows_ = 0;
   std::int32_t max_value_rows_ = 0;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 
+#include "engine/segment_times.h"
 #include "engine/step.h"
 #include "model/model.h"
 
@@ -41,6 +42,11 @@ struct DrafterLimits {
   std::int32_t max_sequences = 0;  // of one step
   std::int32_t num_state_slots = 0;
   std::int32_t num_resume_slots = 0;
+  // On a device: a window block that no sequence has, for rows that only fill up a captured step's shape.
+  std::int32_t spare_window_block = 0;
+  bool capture = false;              // replay draft passes where the device has graphs
+  std::int32_t capture_owner = 0;    // this and the next one: CaptureKey::owner
+  SegmentClock* segments = nullptr;  // of captured passes; needed where `capture`
 };
 
 class Drafter {

@@ -1,7 +1,9 @@
 // The DSpark drafter (spec 2.10): a block of drafts in one pass, drawn one after the other through the Markov head.
 #include <algorithm>
+#include <optional>
 #include <vector>
 
+#include "engine/device_drafts.h"
 #include "engine/draft_sampler.h"
 #include "engine/drafter.h"
 
@@ -37,7 +39,15 @@ class DsparkDrafter final : public Drafter {
     blocks_.reserve(at(most_blocks_));
     previous_.resize(at(most_blocks_));
     indices_.resize(at(most_blocks_));
-    if (!backend.is_host_memory()) host_logits_.resize(at(most_blocks_ * model_.config().vocab_size));
+    if (backend.is_host_memory()) return {};
+    const std::int64_t vocab = model_.config().vocab_size;
+    host_logits_.resize(at(most_blocks_ * vocab));
+    FATHOM_ASSIGN_OR_RETURN(DeviceDrafts drafts,
+                            DeviceDrafts::make(backend, vocab, static_cast<std::int32_t>(most_blocks_)));
+    drafts_ = std::move(drafts);
+    seats_.reserve(at(most_blocks_));
+    lists_.resize(at(most_blocks_ * (1 + block_size_)));
+    FATHOM_ASSIGN_OR_RETURN(device_lists_, backend.allocate(4 * std::ssize(lists_), "rows of draft blocks"));
     return {};
   }
 
@@ -50,7 +60,6 @@ class DsparkDrafter final : public Drafter {
 
   Status run(ExecutionContext& context, const StepInput& trunk, const CachePools& pools,
              std::span<const DraftedSequence> sequences) override {
-    model_.draft_context(context, trunk, pools);
     blocks_.clear();
     for (const DraftedSequence& sequence : sequences) {
       if (sequence.result == nullptr) continue;
@@ -61,6 +70,14 @@ class DsparkDrafter final : public Drafter {
       if (sequence.step->num_proposals == 0 || sequence.next_token() < 0 || !fits) continue;
       if (std::cmp_less(blocks_.size(), most_blocks_)) blocks_.push_back({&sequence, sequence.step->num_proposals, 0});
     }
+    if (!blocks_.empty()) FATHOM_RETURN_IF_ERROR(fill_input());
+    if (drafts_) {
+      seats_.clear();
+      for (const Block& block : blocks_) seats_.push_back({block.sequence, block.num_wanted});
+      FATHOM_ASSIGN_OR_RETURN(const bool on_device, drafts_->begin(seats_));
+      if (on_device) return run_on_device(context, trunk, pools, sequences);
+    }
+    model_.draft_context(context, trunk, pools);
     if (blocks_.empty()) return model_.backend().finish();
     return draft_blocks(context, pools);
   }
@@ -72,7 +89,7 @@ class DsparkDrafter final : public Drafter {
     std::int32_t first_row = 0;
   };
 
-  Status draft_blocks(ExecutionContext& context, const CachePools& pools) {
+  Status fill_input() {
     input_.clear();
     for (Block& block : blocks_) {
       const DraftedSequence& sequence = *block.sequence;
@@ -89,7 +106,10 @@ class DsparkDrafter final : public Drafter {
       input_.add(rows);
       for (std::int32_t i = 0; i < block_size_; ++i) input_.add_logit_row(block.first_row + i);
     }
-    FATHOM_RETURN_IF_ERROR(input_.upload());
+    return input_.upload();
+  }
+
+  Status draft_blocks(ExecutionContext& context, const CachePools& pools) {
     model_.draft_block(context, input_, pools);
     ++num_forwards_;
     for (std::int32_t i = 0; !blocks_.empty(); ++i) {
@@ -134,6 +154,61 @@ class DsparkDrafter final : public Drafter {
     return {};
   }
 
+  // All drafts of a step in one go of launches. In steps of decodes alone they have the same shape again and again.
+  Status run_on_device(ExecutionContext& context, const StepInput& trunk, const CachePools& pools,
+                       std::span<const DraftedSequence> sequences) {
+    const auto count = static_cast<std::int64_t>(blocks_.size());
+    // The tokens behind the committed ones, then the rows of each draft.
+    for (std::int64_t b = 0; b < count; ++b) {
+      lists_[at(b)] = blocks_[at(b)].sequence->next_token();
+      for (std::int64_t d = 0; d < drafts_->num_drafts(); ++d) {
+        lists_[at((1 + d) * count + b)] = static_cast<std::int32_t>(blocks_[at(b)].first_row + d);
+      }
+    }
+    FATHOM_RETURN_IF_ERROR(model_.backend().upload(device_lists_.data,
+                                                   reinterpret_cast<const std::byte*>(lists_.data()),
+                                                   4 * count * (1 + drafts_->num_drafts())));
+    const auto launches = [&](ExecutionContext& launching) { launch_blocks(launching, trunk, pools); };
+    const bool steady = limits_.capture && context.taps == nullptr && context.trace == nullptr &&
+                        (count == 0 || blocks_.size() == sequences.size()) &&
+                        std::all_of(sequences.begin(), sequences.end(), [](const DraftedSequence& one) {
+                          return one.step->step_class == StepClass::kStep;
+                        });
+    if (steady) {
+      // Without drafts the context keys alone: another shape.
+      const CaptureKey key{limits_.capture_owner + (count == 0 ? 1 : 0), trunk.num_tokens(),
+                           static_cast<std::int32_t>(sequences.size()),
+                           static_cast<std::int32_t>(count) * drafts_->num_drafts(), true};
+      context.capture_max_position = model_.config().max_position_embeddings - 1;
+      context.segments = limits_.segments->next(key);
+      const Status status = model_.backend().launch_captured(key, context, launches);
+      context.segments = SegmentTiming::kNone;
+      context.capture_max_position = 0;
+      FATHOM_RETURN_IF_ERROR(status);
+    } else {
+      launches(context);
+    }
+    if (count == 0) return steady ? Status() : model_.backend().finish();
+    ++num_forwards_;
+    FATHOM_RETURN_IF_ERROR(drafts_->take());
+    if (steady) limits_.segments->read(model_.backend());
+    return {};
+  }
+
+  void launch_blocks(ExecutionContext& context, const StepInput& trunk, const CachePools& pools) {
+    model_.draft_context(context, trunk, pools);
+    if (blocks_.empty()) return;
+    model_.draft_block(context, input_, pools);
+    const auto count = static_cast<std::int64_t>(blocks_.size());
+    const auto list = [&](std::int64_t index) {
+      return make_view(device_lists_.data + 4 * index * count, DType::kI32, {count});
+    };
+    for (std::int32_t d = 0; d < drafts_->num_drafts(); ++d) {
+      const View previous = d == 0 ? list(0) : drafts_->ids(d - 1);
+      drafts_->draw(context, model_.draft_markov(context, previous, list(1 + d)).logits, d);
+    }
+  }
+
   Model& model_;
   DrafterLimits limits_;
   std::int32_t block_size_ = 0;
@@ -146,6 +221,11 @@ class DsparkDrafter final : public Drafter {
   std::vector<std::int32_t> previous_, indices_;
   std::vector<float> host_logits_;
   DraftSampler sampler_;
+  // On a device.
+  std::optional<DeviceDrafts> drafts_;
+  std::vector<DeviceDrafts::Seat> seats_;
+  std::vector<std::int32_t> lists_;
+  DeviceMemory device_lists_;
 };
 
 }  // namespace

@@ -90,7 +90,8 @@ struct EngineStats {
   // The same by what the host did (StepTrace), planning and answering included.
   double turn_us = 0, schedule_us = 0, prepare_us = 0, forward_us = 0, sample_us = 0, draft_us = 0, commit_us = 0,
          detokenise_us = 0;
-  OpTimes op_times;  // of the executor; zero where it does not know them
+  OpTimes op_times;            // of the executor; zero where it does not know them
+  SegmentTimes segment_times;  // likewise
 };
 
 inline constexpr std::int32_t kMaxCapturedSteps = 10'000;

@@ -401,6 +401,7 @@ void EngineThread::publish_stats() {
   counts_.prefix_hits = scheduled.prefix_hits;
   counts_.preemptions = scheduled.preemptions;
   if (const OpTimes* times = executor_->op_times(); times != nullptr) counts_.op_times = *times;
+  if (const SegmentTimes* times = executor_->segment_times(); times != nullptr) counts_.segment_times = *times;
   const std::lock_guard lock(mutex_);
   stats_ = counts_;
 }

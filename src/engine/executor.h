@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "engine/segment_times.h"
 #include "engine/step.h"
 #include "ops/op_times.h"
 #include "telemetry/step_trace.h"
@@ -47,6 +48,8 @@ class Executor {
   virtual void set_trace(StepTrace* /*trace*/) {}
   // Sums over all operations that ran so far; null where the executor does not know them.
   virtual const OpTimes* op_times() const { return nullptr; }
+  // Likewise of a card's captured steps; null where nothing is captured.
+  virtual const SegmentTimes* segment_times() const { return nullptr; }
 };
 
 }  // namespace fathom

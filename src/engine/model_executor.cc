@@ -27,7 +27,7 @@ class Laps {
 }  // namespace
 
 ModelExecutor::ModelExecutor(Model& model, const ModelExecutorOptions& options)
-    : model_(model), context_(model.make_context()) {
+    : model_(model), context_(model.make_context()), segments_(model.config().num_hidden_layers) {
   const ModelConfig& config = model.config();
   limits_.vocab_size = config.vocab_size;
   limits_.max_length_tokens = options.max_length_tokens > 0
@@ -47,16 +47,18 @@ ModelExecutor::ModelExecutor(Model& model, const ModelExecutorOptions& options)
   // A graph holds the addresses of this executor's arrays: no other executor may replay it.
   if (model.backend().is_host_memory()) context_.op_times = &op_times_;
   static std::atomic<std::int32_t> num_executors{0};
-  capture_owner_ = num_executors++;
+  capture_owner_ = 3 * num_executors++;  // the trunk's, and two of the drafter
 }
 
 Result<std::unique_ptr<ModelExecutor>> ModelExecutor::make(Model& model, const ModelExecutorOptions& options) {
   std::unique_ptr<ModelExecutor> executor(new ModelExecutor(model, options));
-  FATHOM_RETURN_IF_ERROR(executor->allocate_pools());
+  FATHOM_RETURN_IF_ERROR(executor->allocate_pools(options.max_proposals));
   ExecutorLimits& limits = executor->limits_;
   if (options.max_proposals > 0) {
-    FATHOM_ASSIGN_OR_RETURN(executor->drafter_, make_drafter(model, {limits.max_sequences, limits.num_state_slots,
-                                                                     limits.num_resume_slots}));
+    FATHOM_ASSIGN_OR_RETURN(executor->drafter_,
+                            make_drafter(model, {limits.max_sequences, limits.num_state_slots, limits.num_resume_slots,
+                                                 limits.num_window_blocks, executor->capture_,
+                                                 executor->capture_owner_ + 1, &executor->segments_}));
     if (executor->drafter_ != nullptr) {
       limits.max_proposals = std::min(options.max_proposals, executor->drafter_->max_proposals());
     }
@@ -79,16 +81,19 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::make(Model& model, const M
   return executor;
 }
 
-Status ModelExecutor::allocate_pools() {
+Status ModelExecutor::allocate_pools(std::int32_t max_proposals) {
   const CacheLayout& layout = model_.cache_layout();
   Backend& backend = model_.backend();
   pools_.context_block_bytes = layout.context_block_bytes;
   pools_.window_block_bytes = layout.window_block_bytes;
   pools_.state_slot_bytes = layout.state_slot_bytes;
+  // Captured draft passes fill up with rows of nobody.
+  const std::int64_t num_spare = max_proposals > 0 && !backend.is_host_memory() ? 1 : 0;
   FATHOM_ASSIGN_OR_RETURN(context_pool_,
                           backend.allocate(limits_.num_context_blocks * layout.context_block_bytes, "context blocks"));
-  FATHOM_ASSIGN_OR_RETURN(window_pool_,
-                          backend.allocate(limits_.num_window_blocks * layout.window_block_bytes, "window blocks"));
+  FATHOM_ASSIGN_OR_RETURN(
+      window_pool_,
+      backend.allocate((limits_.num_window_blocks + num_spare) * layout.window_block_bytes, "window blocks"));
   FATHOM_ASSIGN_OR_RETURN(state_pool_,
                           backend.allocate(limits_.num_state_slots * layout.state_slot_bytes, "compressor states"));
   FATHOM_ASSIGN_OR_RETURN(resume_pool_,
@@ -222,9 +227,13 @@ Result<View> ModelExecutor::forward(const StepPlan& plan, bool draw) {
   const CaptureKey key{capture_owner_, input_.num_tokens(), static_cast<std::int32_t>(plan.sequences.size()),
                        input_.num_logit_rows(), draw};
   context_.capture_max_position = limits_.max_length_tokens - 1;
+  // Whoever profiles has asked for segments of its own.
+  const SegmentTiming asked = context_.segments;
+  if (asked == SegmentTiming::kNone) context_.segments = segments_.next(key);
   const Status status = model_.backend().launch_captured(
       key, context_, [&launches](ExecutionContext& context) { static_cast<void>(launches(context)); });
   context_.capture_max_position = 0;
+  context_.segments = asked;
   FATHOM_RETURN_IF_ERROR(status);
   return model_.replayed(input_);
 }
@@ -248,6 +257,7 @@ Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
   } else {
     FATHOM_RETURN_IF_ERROR(fetch_logits());
   }
+  segments_.read(model_.backend());
   result.forward_us = laps.lap_us();
 
   previous_tokens_.clear();

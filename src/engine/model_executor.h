@@ -36,6 +36,9 @@ class ModelExecutor final : public Executor {
   void commit(SequenceId id, std::int64_t length) override;
   void set_trace(StepTrace* trace) override { context_.trace = trace; }
   const OpTimes* op_times() const override { return context_.op_times; }
+  const SegmentTimes* segment_times() const override { return capture_ ? &segments_.times() : nullptr; }
+  // For measuring what the always-on times cost.
+  SegmentClock& segment_clock() { return segments_; }
 
   // Gives a result's memory back, so that the next step allocates nothing.
   void reuse(StepResult result) { spare_ = std::move(result); }
@@ -61,7 +64,7 @@ class ModelExecutor final : public Executor {
   };
 
   ModelExecutor(Model& model, const ModelExecutorOptions& options);
-  Status allocate_pools();
+  Status allocate_pools(std::int32_t max_proposals);
   Status copy_resume_rows(const ResumeCopy& copy, bool save);
   void apply(const BlockTableDelta& delta);
   Status fill_step(const StepPlan& plan);
@@ -81,6 +84,7 @@ class ModelExecutor final : public Executor {
   DeviceMemory context_pool_, window_pool_, state_pool_, resume_pool_;
   CachePools pools_;
   OpTimes op_times_;
+  SegmentClock segments_;
   StepInput input_;
   std::unordered_map<SequenceId, SequenceTables> sequences_;
   std::vector<TokenId> tokens_;           // of the step's rows

@@ -1,8 +1,10 @@
 // The classic MTP block as a drafter (spec 2.9): one token, and more by feeding its own streams back.
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <vector>
 
+#include "engine/device_drafts.h"
 #include "engine/draft_sampler.h"
 #include "engine/drafter.h"
 
@@ -31,15 +33,31 @@ class MtpDrafter final : public Drafter {
                             backend.allocate(limits_.num_resume_slots * row_bytes_, "draft streams of resume points"));
     StepInputLimits input;
     input.max_tokens = model_.options().max_tokens;
-    input.max_sequences = limits_.max_sequences;
+    input.max_sequences = limits_.max_sequences + 1;  // one fills up
     input.max_logit_rows = limits_.max_sequences;
-    input.max_window_entries = limits_.max_sequences * num_window_blocks(input.max_tokens + 2 * kMaxDraft);
-    FATHOM_ASSIGN_OR_RETURN(input_, StepInput::make(backend, input));
+    input.max_window_entries = limits_.max_sequences * num_window_blocks(input.max_tokens + 2 * kMaxDraft) + 1;
+    FATHOM_ASSIGN_OR_RETURN(inputs_[0], StepInput::make(backend, input));
     passes_.reserve(at(limits_.max_sequences));
     ids_.reserve(at(input.max_tokens));
-    if (!backend.is_host_memory()) {
-      host_logits_.resize(at(std::int64_t{limits_.max_sequences} * config.vocab_size));
+    return backend.is_host_memory() ? Status() : allocate_on_device(input);
+  }
+
+  Status allocate_on_device(StepInputLimits input) {
+    Backend& backend = model_.backend();
+    FATHOM_CHECK(row_bytes_ % 16 == 0, "streams move in pieces of 16 bytes");
+    num_gathered_ = input.max_tokens;
+    input.max_tokens = limits_.max_sequences;
+    input.max_window_entries += limits_.max_sequences;
+    for (std::size_t d = 1; d < inputs_.size(); ++d) {
+      FATHOM_ASSIGN_OR_RETURN(inputs_[d], StepInput::make(backend, input));
     }
+    const std::int64_t vocab = model_.config().vocab_size;
+    host_logits_.resize(at(std::int64_t{limits_.max_sequences} * vocab));
+    FATHOM_ASSIGN_OR_RETURN(DeviceDrafts drafts, DeviceDrafts::make(backend, vocab, limits_.max_sequences));
+    drafts_ = std::move(drafts);
+    seats_.reserve(at(limits_.max_sequences));
+    lists_.resize(at(gather_list() + num_gathered_));
+    FATHOM_ASSIGN_OR_RETURN(device_lists_, backend.allocate(4 * std::ssize(lists_), "lists of draft streams"));
     return {};
   }
 
@@ -72,12 +90,20 @@ class MtpDrafter final : public Drafter {
 
   Status run(ExecutionContext& context, const StepInput& trunk, const CachePools& pools,
              std::span<const DraftedSequence> sequences) override {
-    plan_first_pass(sequences);
-    FATHOM_RETURN_IF_ERROR(gather_first_streams(trunk));
-    for (const DraftedSequence& sequence : sequences) FATHOM_RETURN_IF_ERROR(keep_streams(sequence));
     for (const DraftedSequence& sequence : sequences) {
       if (sequence.result != nullptr) sequence.result->proposals.clear();
     }
+    plan_first_pass(sequences);
+    if (drafts_) {
+      seats_.clear();
+      for (const Pass& pass : passes_) {
+        if (pass.num_wanted > 0) seats_.push_back({pass.sequence, pass.num_wanted});
+      }
+      FATHOM_ASSIGN_OR_RETURN(const bool on_device, drafts_->begin(seats_));
+      if (on_device) return run_on_device(context, pools, sequences);
+    }
+    FATHOM_RETURN_IF_ERROR(gather_first_streams(trunk));
+    for (const DraftedSequence& sequence : sequences) FATHOM_RETURN_IF_ERROR(keep_streams(sequence));
     while (!passes_.empty()) {
       FATHOM_RETURN_IF_ERROR(run_pass(context, pools));
       FATHOM_RETURN_IF_ERROR(plan_next_pass());
@@ -158,15 +184,21 @@ class MtpDrafter final : public Drafter {
     }
   }
 
-  // Streams of the position before each row.
-  Status gather_first_streams(const StepInput& trunk) {
-    const View final_streams = model_.final_streams();
-    FATHOM_CHECK(final_streams.shape[0] == trunk.num_tokens(), "the streams of this step");
+  // Places the passes' rows one after another; returns how many there are.
+  std::int32_t place_rows() {
     std::int32_t total = 0;
     for (Pass& pass : passes_) {
       pass.last_row = total + pass.num_rows - 1;
       total += pass.num_rows;
     }
+    return total;
+  }
+
+  // Streams of the position before each row.
+  Status gather_first_streams(const StepInput& trunk) {
+    const View final_streams = model_.final_streams();
+    FATHOM_CHECK(final_streams.shape[0] == trunk.num_tokens(), "the streams of this step");
+    const std::int32_t total = place_rows();
     if (total == 0) return {};
     pass_streams_ = model_.draft_input_streams(total);
     std::byte* to = pass_streams_.data;
@@ -189,13 +221,17 @@ class MtpDrafter final : public Drafter {
     return {};
   }
 
-  // The streams of the last committed position, and of the last one before a block's end.
-  Status keep_streams(const DraftedSequence& sequence) {
-    const std::int64_t start = sequence.step->start;
+  // The streams of the last committed position, and of the last one before a block's end: -1 where that is none of the
+  // step's others.
+  static std::array<std::int64_t, 2> kept_positions(const DraftedSequence& sequence) {
     const std::int64_t last = sequence.committed_length() - 1;
-    FATHOM_RETURN_IF_ERROR(keep_stream(sequence, last));
     const std::int64_t before_end = (last + 1) / kBlockTokens * kBlockTokens - 1;
-    if (before_end >= start && before_end != last) FATHOM_RETURN_IF_ERROR(keep_stream(sequence, before_end));
+    return {last, before_end >= sequence.step->start && before_end != last ? before_end : -1};
+  }
+  Status keep_streams(const DraftedSequence& sequence) {
+    for (const std::int64_t position : kept_positions(sequence)) {
+      if (position >= 0) FATHOM_RETURN_IF_ERROR(keep_stream(sequence, position));
+    }
     return {};
   }
   Status keep_stream(const DraftedSequence& sequence, std::int64_t position) {
@@ -206,38 +242,56 @@ class MtpDrafter final : public Drafter {
                                  row_bytes_);
   }
 
+  // Rows [first, first + num_rows) of the pass's sequence. A draft's id that only the device knows counts as 0.
+  void add_rows(StepInput& input, const Pass& pass, std::int64_t first, std::int32_t num_rows) {
+    const DraftedSequence& sequence = *pass.sequence;
+    const std::int64_t length = sequence.committed_length();
+    ids_.clear();
+    for (std::int64_t p = first; p < first + num_rows; ++p) {
+      if (p < length) {
+        ids_.push_back(sequence.tokens[at(p - sequence.step->start)]);
+      } else if (p == length) {
+        ids_.push_back(sequence.next_token());
+      } else {
+        const std::vector<TokenId>& proposals = sequence.result->proposals;
+        ids_.push_back(at(p - length - 1) < proposals.size() ? proposals[at(p - length - 1)] : 0);
+      }
+    }
+    SequenceRows rows;
+    rows.tokens = ids_;
+    rows.start = first;
+    rows.window_table = sequence.window_table;
+    rows.window_first = sequence.window_first;
+    rows.state_slot = sequence.state_slot.value;
+    rows.window_only = true;
+    rows.window_floor = slots_[at(sequence.state_slot.value)].begin;
+    input.add(rows);
+  }
+  // Rows of nobody: they see each other in a block of their own.
+  void add_filling(StepInput& input, std::int32_t num_rows) {
+    if (num_rows == 0) return;
+    ids_.assign(at(num_rows), 0);
+    SequenceRows rows;
+    rows.tokens = ids_;
+    rows.start = rows.window_floor = 1;
+    rows.window_table = {&limits_.spare_window_block, 1};
+    rows.window_only = true;
+    input.add(rows);
+  }
+
   Status run_pass(ExecutionContext& context, const CachePools& pools) {
-    input_.clear();
+    StepInput& input = inputs_[0];
+    input.clear();
     std::int32_t num_logit_rows = 0;
     for (const Pass& pass : passes_) {
-      const DraftedSequence& sequence = *pass.sequence;
-      const std::int64_t length = sequence.committed_length();
-      ids_.clear();
-      for (std::int64_t p = pass.first; p < pass.first + pass.num_rows; ++p) {
-        if (p < length) {
-          ids_.push_back(sequence.tokens[at(p - sequence.step->start)]);
-        } else if (p == length) {
-          ids_.push_back(sequence.next_token());
-        } else {
-          ids_.push_back(sequence.result->proposals[at(p - length - 1)]);
-        }
-      }
-      SequenceRows rows;
-      rows.tokens = ids_;
-      rows.start = pass.first;
-      rows.window_table = sequence.window_table;
-      rows.window_first = sequence.window_first;
-      rows.state_slot = sequence.state_slot.value;
-      rows.window_only = true;
-      rows.window_floor = slots_[at(sequence.state_slot.value)].begin;
-      input_.add(rows);
+      add_rows(input, pass, pass.first, pass.num_rows);
       if (pass.num_wanted > 0) {
-        input_.add_logit_row(pass.last_row);
+        input.add_logit_row(pass.last_row);
         ++num_logit_rows;
       }
     }
-    FATHOM_RETURN_IF_ERROR(input_.upload());
-    const View device_logits = model_.draft_mtp(context, input_, pass_streams_, pools);
+    FATHOM_RETURN_IF_ERROR(input.upload());
+    const View device_logits = model_.draft_mtp(context, input, pass_streams_, pools);
     ++num_forwards_;
     if (num_logit_rows == 0) return model_.backend().finish();
     const float* logits = device_logits.as<float>();
@@ -279,18 +333,186 @@ class MtpDrafter final : public Drafter {
     return {};
   }
 
+  // ---- all drafts of a step in one go of launches, on a device ----
+
+  // Lists of places of stream rows, in device_lists_ one behind the other: where kept rows come from (trunk rows) and
+  // go (rows of streams_), the last row of each seat, the rows that the first pass reads (trunk rows, or -1 - a row of
+  // streams_).
+  std::int64_t keep_to_list() const { return 2 * std::int64_t{limits_.max_sequences}; }
+  std::int64_t last_row_list() const { return 4 * std::int64_t{limits_.max_sequences}; }
+  std::int64_t gather_list() const { return 5 * std::int64_t{limits_.max_sequences}; }
+  const std::int32_t* device_list(std::int64_t begin) const {
+    return reinterpret_cast<const std::int32_t*>(device_lists_.data) + begin;
+  }
+
+  void list_kept_streams(std::span<const DraftedSequence> sequences) {
+    std::int64_t i = 0;
+    for (const DraftedSequence& sequence : sequences) {
+      for (const std::int64_t position : kept_positions(sequence)) {
+        const int row = stream_row_of(position);
+        if (position >= 0) slots_[at(sequence.state_slot.value)].saved[at(row)] = position;
+        lists_[at(i)] =
+            static_cast<std::int32_t>(position < 0 ? 0 : sequence.first_row + position - sequence.step->start);
+        lists_[at(keep_to_list() + i)] = position < 0 ? -1 : sequence.state_slot.value * 2 + row;
+        ++i;
+      }
+    }
+  }
+
+  // Before list_kept_streams: the rows of streams_ are those of the step before.
+  void list_read_streams(std::int32_t filling) {
+    std::int64_t i = gather_list();
+    for (const Pass& pass : passes_) {
+      const DraftedSequence& sequence = *pass.sequence;
+      for (std::int64_t p = pass.first; p < pass.first + pass.num_rows; ++p) {
+        const bool from_slot = p == pass.first && pass.streams_from_slot;
+        lists_[at(i++)] =
+            static_cast<std::int32_t>(from_slot ? -1 - (sequence.state_slot.value * 2 + stream_row_of(p - 1))
+                                                : sequence.first_row + p - 1 - sequence.step->start);
+      }
+    }
+    std::fill_n(lists_.begin() + i, filling, 0);
+    std::int64_t seat = last_row_list();
+    for (const Pass& pass : passes_) {
+      if (pass.num_wanted > 0) lists_[at(seat++)] = pass.last_row;
+    }
+  }
+
+  // Steps of decodes alone have the same shape again and again, up to the number of rows: that is rounded up. Returns
+  // how many rows fill it up; none where the step is not such a one.
+  std::optional<std::int32_t> filling_of_captured(const ExecutionContext& context, std::int32_t num_rows,
+                                                  std::span<const DraftedSequence> sequences) const {
+    const bool all_draft = seats_.size() == passes_.size() && passes_.size() == sequences.size();
+    const bool none_drafts = seats_.empty() && passes_.size() == sequences.size();
+    if (!limits_.capture || context.taps != nullptr || context.trace != nullptr || !(all_draft || none_drafts)) {
+      return std::nullopt;
+    }
+    for (const DraftedSequence& sequence : sequences) {
+      if (sequence.step->step_class != StepClass::kStep) return std::nullopt;
+    }
+    const std::int64_t step = std::clamp<std::int64_t>((std::ssize(passes_) + 3) / 4, 1, kBlockTokens - 1);
+    const std::int64_t rounded = round_up(num_rows, step);
+    if (num_rows == 0 || num_rows > std::ssize(passes_) * (1 + kMaxDraft) || rounded > num_gathered_) {
+      return std::nullopt;
+    }
+    return static_cast<std::int32_t>(rounded - num_rows);
+  }
+
+  Status run_on_device(ExecutionContext& context, const CachePools& pools, std::span<const DraftedSequence> sequences) {
+    const std::int32_t num_rows = place_rows();
+    const std::optional<std::int32_t> captured = filling_of_captured(context, num_rows, sequences);
+    const std::int32_t filling = captured.value_or(0);
+    list_read_streams(filling);
+    list_kept_streams(sequences);
+    const std::int64_t used_lists = gather_list() + num_rows + filling;
+    FATHOM_RETURN_IF_ERROR(
+        model_.backend().upload(device_lists_.data, reinterpret_cast<const std::byte*>(lists_.data()), 4 * used_lists));
+    if (num_rows > 0) FATHOM_RETURN_IF_ERROR(fill_inputs(filling));
+    Status launched;
+    const auto num_kept = static_cast<std::int32_t>(2 * sequences.size());
+    const auto launches = [&](ExecutionContext& launching) {
+      launched = launch_block(launching, pools, num_kept, num_rows + filling);
+    };
+    if (captured) {
+      const auto num_passes = static_cast<std::int32_t>(passes_.size());
+      // With and without filling are other shapes.
+      const CaptureKey key{limits_.capture_owner + (filling > 0 ? 1 : 0), num_rows + filling, num_passes,
+                           num_passes * drafts_->num_drafts(), true};
+      context.capture_max_position = model_.config().max_position_embeddings - 1;
+      context.segments = limits_.segments->next(key);
+      const Status status = model_.backend().launch_captured(key, context, launches);
+      context.segments = SegmentTiming::kNone;
+      context.capture_max_position = 0;
+      FATHOM_RETURN_IF_ERROR(status);
+    } else {
+      launches(context);
+    }
+    FATHOM_RETURN_IF_ERROR(launched);
+    if (num_rows == 0) return {};
+    num_forwards_ += std::max(1, drafts_->num_drafts());
+    FATHOM_RETURN_IF_ERROR(seats_.empty() ? model_.backend().finish() : drafts_->take());
+    if (captured) limits_.segments->read(model_.backend());
+    return {};
+  }
+
+  // The rows of every pass: after the first, one a seat, at the position of the draft before; a seat that wants no more
+  // is filled up.
+  Status fill_inputs(std::int32_t filling) {
+    inputs_[0].clear();
+    for (const Pass& pass : passes_) {
+      add_rows(inputs_[0], pass, pass.first, pass.num_rows);
+      if (pass.num_wanted > 0) inputs_[0].add_logit_row(pass.last_row);
+    }
+    add_filling(inputs_[0], filling);
+    FATHOM_RETURN_IF_ERROR(inputs_[0].upload());
+    for (std::int32_t d = 1; d < drafts_->num_drafts(); ++d) {
+      StepInput& input = inputs_[at(d)];
+      input.clear();
+      for (const Pass& pass : passes_) {
+        if (pass.num_wanted == 0) continue;
+        if (pass.num_wanted > d) {
+          add_rows(input, pass, pass.sequence->committed_length() + d, 1);
+        } else {
+          add_filling(input, 1);
+        }
+        input.add_logit_row(input.num_tokens() - 1);
+      }
+      FATHOM_RETURN_IF_ERROR(input.upload());
+      input.use_token_ids(drafts_->ids(d - 1));
+    }
+    return {};
+  }
+
+  // Launches only: `num_rows` rows of the first pass with those that fill up.
+  Status launch_block(ExecutionContext& context, const CachePools& pools, std::int32_t num_kept,
+                      std::int32_t num_rows) {
+    context.layer = model_.config().num_hidden_layers;
+    const std::byte* trunk = model_.final_streams().data;
+    View streams;
+    if (num_rows > 0) {
+      streams = model_.draft_input_streams(num_rows);
+      FATHOM_RETURN_IF_ERROR(model_.copy_rows(
+          context, {streams.data, trunk, streams_.data, device_list(gather_list()), nullptr, num_rows, row_bytes_}));
+    }
+    FATHOM_RETURN_IF_ERROR(model_.copy_rows(
+        context, {streams_.data, trunk, nullptr, device_list(0), device_list(keep_to_list()), num_kept, row_bytes_}));
+    if (num_rows == 0) return {};
+    View logits = model_.draft_mtp(context, inputs_[0], streams, pools);
+    if (seats_.empty()) return {};
+    drafts_->draw(context, logits, 0);
+    for (std::int32_t d = 1; d < drafts_->num_drafts(); ++d) {
+      streams = model_.draft_streams();
+      if (d == 1) {
+        const std::byte* from = streams.data;
+        streams = model_.draft_input_streams(drafts_->num_seats());
+        FATHOM_RETURN_IF_ERROR(
+            model_.copy_rows(context, {streams.data, from, nullptr, device_list(last_row_list()), nullptr,
+                                       static_cast<std::int32_t>(seats_.size()), row_bytes_}));
+      }
+      logits = model_.draft_mtp(context, inputs_[at(d)], streams, pools);
+      drafts_->draw(context, logits, d);
+    }
+    return {};
+  }
+
   Model& model_;
   DrafterLimits limits_;
   std::int64_t row_bytes_ = 0;
   DeviceMemory streams_, resume_streams_;
   std::vector<Slot> slots_;
   std::vector<Resume> resumes_;
-  StepInput input_;
+  std::array<StepInput, kMaxDraft> inputs_;  // of the passes; on the host the first alone
   std::vector<Pass> passes_;
   View pass_streams_;
   std::vector<TokenId> ids_;
   std::vector<float> host_logits_;
   DraftSampler sampler_;
+  // On a device.
+  std::optional<DeviceDrafts> drafts_;
+  std::vector<DeviceDrafts::Seat> seats_;
+  std::int64_t num_gathered_ = 0;  // most rows of a first pass
+  std::vector<std::int32_t> lists_;
+  DeviceMemory device_lists_;
 };
 
 }  // namespace

@@ -127,6 +127,15 @@ View Model::head(const StepScope& scope, const View& streams, const HyperConnect
   return logits;
 }
 
+Status Model::copy_rows(ExecutionContext& context, const RowCopies& copies) const {
+  const OpScope scope{context.layer, "copy", "rows"};
+  if (context.observer != nullptr) context.observer->begin_operation(scope);
+  const Status status = backend_.copy_rows(copies);
+  const OpCost cost{2.0 * static_cast<double>(copies.count) * static_cast<double>(copies.row_bytes), 0};
+  if (context.observer != nullptr) context.observer->end_operation(scope, 1, cost);
+  return status;
+}
+
 Status Model::run_layer_alone(ExecutionContext& context, std::int32_t layer, const StepInput& step,
                               std::span<const float> in, std::span<float> out, const CachePools& pools) {
   const StepScope scope = scope_of(context, step, pools);

@@ -81,6 +81,9 @@ class Model {
   // Of chosen rows of the last draft_block, given the token before each: [rows] i32 both, on the device.
   MarkovDrafts draft_markov(ExecutionContext& context, const View& previous, const View& row_indices);
 
+  // Rows that move on the device; a copy of `context.layer` in captured steps.
+  Status copy_rows(ExecutionContext& context, const RowCopies& copies) const;
+
   // One layer alone: streams in and out [tokens, hc, hidden] in host memory, f32. For layer-forced tests.
   Status run_layer_alone(ExecutionContext& context, std::int32_t layer, const StepInput& step,
                          std::span<const float> in, std::span<float> out, const CachePools& pools);

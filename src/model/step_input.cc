@@ -5,15 +5,20 @@
 #include "ops/cache_view.h"
 
 namespace fathom {
+namespace {
+
+constexpr std::int64_t kOneCopyBytes = 256 << 10;
+
+}  // namespace
 
 Result<StepInput> StepInput::make(Backend& backend, const StepInputLimits& limits) {
   StepInput input;
   input.backend_ = &backend;
   const std::int64_t capacities[kNumArrays] = {
-      limits.max_tokens,         limits.max_tokens,    limits.max_tokens,          limits.max_sequences + 1,
-      limits.max_tokens,         limits.max_tokens,    limits.max_context_entries, limits.max_sequences,
-      limits.max_window_entries, limits.max_sequences, limits.max_sequences,       limits.max_sequences,
-      limits.max_logit_rows};
+      limits.max_tokens,         limits.max_tokens,    limits.max_tokens,    limits.max_sequences + 1,
+      limits.max_tokens,         limits.max_tokens,    limits.max_sequences, limits.max_window_entries,
+      limits.max_sequences,      limits.max_sequences, limits.max_sequences, limits.max_logit_rows,
+      limits.max_context_entries};
   std::int64_t total = 0;
   for (int i = 0; i < kNumArrays; ++i) {
     const DType dtype = i == kContextOffset || i == kWindowOffset ? DType::kI64 : DType::kI32;
@@ -82,28 +87,40 @@ void StepInput::add_logit_row(std::int32_t row) {
   host<std::int32_t>(kLogitRows)[num_logit_rows_++] = row;
 }
 
-Status StepInput::send(ArrayIndex array, std::int64_t count, View& view) {
+Status StepInput::send(ArrayIndex array, std::int64_t count, View& view, bool sent) {
   const Array& place = arrays_[array];
   view = make_view(device_.data + place.offset_bytes, place.dtype, {count});
-  return backend_->upload(view.data, host_ + place.offset_bytes, view.num_bytes());
+  return sent ? Status() : backend_->upload(view.data, host_ + place.offset_bytes, view.num_bytes());
+}
+
+void StepInput::use_token_ids(const View& ids) {
+  FATHOM_CHECK(ids.shape.num_elements() == num_tokens_, "an id of every row");
+  rows_.token_ids = ids;
 }
 
 Status StepInput::upload() {
   rows_.num_tokens = num_tokens_;
   rows_.num_sequences = num_sequences_;
-  FATHOM_RETURN_IF_ERROR(send(kTokenIds, num_tokens_, rows_.token_ids));
-  FATHOM_RETURN_IF_ERROR(send(kPositions, num_tokens_, rows_.positions));
-  FATHOM_RETURN_IF_ERROR(send(kSequenceOf, num_tokens_, rows_.sequence_of));
-  FATHOM_RETURN_IF_ERROR(send(kSequenceBegin, num_sequences_ + 1, rows_.sequence_begin));
-  FATHOM_RETURN_IF_ERROR(send(kWindowBegin, num_tokens_, rows_.window_begin));
-  FATHOM_RETURN_IF_ERROR(send(kWindowEnd, num_tokens_, rows_.window_end));
-  FATHOM_RETURN_IF_ERROR(send(kContextTable, num_context_entries_, rows_.context_table));
-  FATHOM_RETURN_IF_ERROR(send(kContextOffset, num_sequences_, rows_.context_offset));
-  FATHOM_RETURN_IF_ERROR(send(kWindowTable, num_window_entries_, rows_.window_table));
-  FATHOM_RETURN_IF_ERROR(send(kWindowOffset, num_sequences_, rows_.window_offset));
-  FATHOM_RETURN_IF_ERROR(send(kWindowFirst, num_sequences_, rows_.window_first));
-  FATHOM_RETURN_IF_ERROR(send(kStateSlot, num_sequences_, rows_.state_slot));
-  return send(kLogitRows, num_logit_rows_, logit_rows_);
+  // One copy of all arrays costs less than one of each, as long as there is little between them.
+  const std::int64_t used_bytes = arrays_[kContextTable].offset_bytes + 4 * num_context_entries_;
+  const bool at_once = !backend_->is_host_memory() && used_bytes <= kOneCopyBytes;
+  if (at_once) FATHOM_RETURN_IF_ERROR(backend_->upload(device_.data, host_, used_bytes));
+  const auto place = [&](ArrayIndex array, std::int64_t count, View& view) {
+    return send(array, count, view, at_once);
+  };
+  FATHOM_RETURN_IF_ERROR(place(kTokenIds, num_tokens_, rows_.token_ids));
+  FATHOM_RETURN_IF_ERROR(place(kPositions, num_tokens_, rows_.positions));
+  FATHOM_RETURN_IF_ERROR(place(kSequenceOf, num_tokens_, rows_.sequence_of));
+  FATHOM_RETURN_IF_ERROR(place(kSequenceBegin, num_sequences_ + 1, rows_.sequence_begin));
+  FATHOM_RETURN_IF_ERROR(place(kWindowBegin, num_tokens_, rows_.window_begin));
+  FATHOM_RETURN_IF_ERROR(place(kWindowEnd, num_tokens_, rows_.window_end));
+  FATHOM_RETURN_IF_ERROR(place(kContextTable, num_context_entries_, rows_.context_table));
+  FATHOM_RETURN_IF_ERROR(place(kContextOffset, num_sequences_, rows_.context_offset));
+  FATHOM_RETURN_IF_ERROR(place(kWindowTable, num_window_entries_, rows_.window_table));
+  FATHOM_RETURN_IF_ERROR(place(kWindowOffset, num_sequences_, rows_.window_offset));
+  FATHOM_RETURN_IF_ERROR(place(kWindowFirst, num_sequences_, rows_.window_first));
+  FATHOM_RETURN_IF_ERROR(place(kStateSlot, num_sequences_, rows_.state_slot));
+  return place(kLogitRows, num_logit_rows_, logit_rows_);
 }
 
 }  // namespace fathom

@@ -45,6 +45,8 @@ class StepInput {
   void add_logit_row(std::int32_t row);
   // Makes rows() and logit_rows() describe what was added.
   Status upload();
+  // After upload(): the rows' token ids lie here instead, [tokens] i32 on the device.
+  void use_token_ids(const View& ids);
 
   std::int32_t num_tokens() const { return num_tokens_; }
   std::int32_t num_logit_rows() const { return num_logit_rows_; }
@@ -66,13 +68,13 @@ class StepInput {
     kSequenceBegin,
     kWindowBegin,
     kWindowEnd,
-    kContextTable,
     kContextOffset,
     kWindowTable,
     kWindowOffset,
     kWindowFirst,
     kStateSlot,
     kLogitRows,
+    kContextTable,  // last: by far the largest
     kNumArrays
   };
 
@@ -81,7 +83,7 @@ class StepInput {
     return reinterpret_cast<T*>(host_ + arrays_[array].offset_bytes);
   }
   const std::int32_t* host_positions() const { return host<std::int32_t>(kPositions); }
-  Status send(ArrayIndex array, std::int64_t count, View& view);
+  Status send(ArrayIndex array, std::int64_t count, View& view, bool sent);
 
   Backend* backend_ = nullptr;
   Array arrays_[kNumArrays];

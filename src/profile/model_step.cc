@@ -62,6 +62,7 @@ Result<std::unique_ptr<ModelStep>> ModelStep::make(Model& model, const ModelStep
   executor.num_context_blocks = options.batch * step->context_blocks_each_;
   executor.num_window_blocks = options.batch * step->window_blocks_each_;
   FATHOM_ASSIGN_OR_RETURN(step->executor_, ModelExecutor::make(model, executor));
+  step->executor_->segment_clock().turn(false);  // a measured step is one and the same
   step->specs_.resize(at(options.batch));
   for (std::int32_t i = 0; i < options.batch; ++i) step->specs_[at(i)].seed = static_cast<std::uint64_t>(i) + 1;
   FATHOM_RETURN_IF_ERROR(step->prefill());
@@ -217,6 +218,42 @@ Result<TakingCost> measure_taking(ModelStep& step, std::int32_t num_rounds) {
   out.trace = median_interval(std::move(trace), 0.95);
   out.times_cpu = median_interval(std::move(times_cpu), 0.95);
   out.trace_cpu = median_interval(std::move(trace_cpu), 0.95);
+  return out;
+}
+
+Result<SegmentCost> measure_segment_times(ModelStep& step, std::int32_t num_rounds) {
+  SegmentClock& clock = step.executor().segment_clock();
+  std::uint64_t hash = 0;
+  const auto block_us = [&](std::int64_t num_steps, bool timed) -> Result<double> {
+    clock.turn(timed);
+    double total_us = 0, most_us = 0;
+    for (std::int64_t i = 0; i < num_steps; ++i) {
+      FATHOM_ASSIGN_OR_RETURN(const RepeatableStep::Run run, step.run({}, 1));
+      if (hash != 0 && hash != run.output_hash) return internal_error("a step's outputs changed with event times");
+      hash = run.output_hash;
+      total_us += run.step_us;
+      most_us = std::max(most_us, run.step_us);
+    }
+    clock.turn(false);
+    return num_steps == 1 ? most_us : total_us / static_cast<double>(num_steps);
+  };
+  SegmentCost out;
+  FATHOM_RETURN_IF_ERROR(block_us(SegmentClock::kFirst - 1, true).status());
+  FATHOM_ASSIGN_OR_RETURN(const double first_us, block_us(1, true));
+  FATHOM_RETURN_IF_ERROR(block_us(SegmentClock::kEvery, true).status());
+  FATHOM_ASSIGN_OR_RETURN(double before_us, block_us(SegmentClock::kEvery, false));
+  std::vector<double> base, extra;
+  for (std::int32_t round = 0; round < num_rounds; ++round) {
+    FATHOM_ASSIGN_OR_RETURN(const double timed_us, block_us(SegmentClock::kEvery, true));
+    FATHOM_ASSIGN_OR_RETURN(const double behind_us, block_us(SegmentClock::kEvery, false));
+    extra.push_back(timed_us - 0.5 * (before_us + behind_us));
+    base.push_back(behind_us);
+    before_us = behind_us;
+  }
+  out.base_us = median_interval(std::move(base), 0.95).us;
+  out.extra = median_interval(std::move(extra), 0.95);
+  out.first_us = first_us - out.base_us;
+  out.segments = clock.times();
   return out;
 }
 

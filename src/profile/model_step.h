@@ -72,4 +72,14 @@ struct TakingCost {
 };
 Result<TakingCost> measure_taking(ModelStep& step, std::int32_t num_rounds);
 
+// What the always-on event times cost a step where a device replays graphs: interleaved blocks of as many steps as one
+// of which is timed, with and without.
+struct SegmentCost {
+  double base_us = 0;     // median of the blocks without, per step
+  ExposedTime extra;      // per step
+  double first_us = 0;    // once for each shape of a step: the step that captures the timed graph, beyond a plain one
+  SegmentTimes segments;  // what was noted meanwhile
+};
+Result<SegmentCost> measure_segment_times(ModelStep& step, std::int32_t num_rounds);
+
 }  // namespace fathom

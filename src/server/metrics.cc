@@ -110,6 +110,27 @@ std::vector<Labelled> operation_calls(const Source& s) {
   return out;
 }
 
+// By segment of the card's captured steps, in their order; nothing of one that was never timed.
+template <typename Value>
+std::vector<Labelled> by_segment(const Source& s, Value&& value) {
+  std::vector<Labelled> out;
+  const auto add = [&](std::string name, const SegmentTimes::Segment& segment) {
+    if (segment.num_samples > 0) out.push_back({"segment", std::move(name), value(segment)});
+  };
+  const SegmentTimes& times = s.engine->segment_times;
+  add("embedding", times.embedding);
+  for (std::size_t i = 0; i < times.layers.size(); ++i) add("layer_" + std::to_string(i), times.layers[i]);
+  add("head", times.head);
+  add("draft", times.draft);
+  return out;
+}
+std::vector<Labelled> segment_seconds(const Source& s) {
+  return by_segment(s, [](const SegmentTimes::Segment& segment) { return segment.time_us / 1e6; });
+}
+std::vector<Labelled> segment_samples(const Source& s) {
+  return by_segment(s, [](const SegmentTimes::Segment& segment) { return static_cast<double>(segment.num_samples); });
+}
+
 std::vector<Labelled> phase_seconds(const Source& s) {
   const EngineStats& e = *s.engine;
   return {{"phase", "turn", e.turn_us / 1e6},       {"phase", "schedule", e.schedule_us / 1e6},
@@ -162,6 +183,10 @@ const std::vector<Row>& table() {
       {"operation_seconds_total", nullptr, "Time of each operation in the forward passes", kCounter, true,
        operation_seconds},
       {"operation_calls_total", nullptr, "Calls of each operation", kCounter, true, operation_calls},
+      {"card_segment_seconds_total", nullptr, "Time of the card in timed replays of captured steps, by segment",
+       kCounter, true, segment_seconds},
+      {"card_segment_samples_total", nullptr, "Timed replays, one in 32, of each segment", kCounter, true,
+       segment_samples},
       server_row("worker_busy_seconds_total", nullptr, kCounter, "Time inside tasks of the HTTP workers",
                  [](S s) { return s.server.workers_busy_us.load() / 1e6; }),
       engine_row("requests_submitted_total", nullptr, kCounter, "Requests that the engine took",

@@ -99,6 +99,20 @@ void read_chain(cudaGraph_t graph, DeviceGraph& out) {
   }
 }
 
+// A block a row.
+__global__ void __launch_bounds__(256) copy_listed_rows(RowCopies copies) {
+  const std::int32_t to =
+      copies.to_rows != nullptr ? copies.to_rows[blockIdx.x] : static_cast<std::int32_t>(blockIdx.x);
+  const std::int32_t from = copies.from_rows[blockIdx.x];
+  if (to < 0) return;
+  const std::byte* source = from >= 0 ? copies.from + static_cast<std::int64_t>(from) * copies.row_bytes
+                                      : copies.also_from + static_cast<std::int64_t>(-1 - from) * copies.row_bytes;
+  const auto* in = reinterpret_cast<const uint4*>(source);
+  auto* out = reinterpret_cast<uint4*>(copies.to + static_cast<std::int64_t>(to) * copies.row_bytes);
+  const auto count = static_cast<int>(copies.row_bytes / 16);
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += 256) out[i] = in[i];
+}
+
 class CudaDeviceApi final : public DeviceApi {
  public:
   Result<DeviceCard> open() override {
@@ -166,6 +180,10 @@ class CudaDeviceApi final : public DeviceApi {
                                                                  : cudaMemcpyDeviceToDevice;
     return status_of(cudaMemcpyAsync(to, from, static_cast<std::size_t>(num_bytes), direction, as_stream(stream)),
                      "a copy");
+  }
+  Status copy_rows(const RowCopies& copies, void* stream) override {
+    copy_listed_rows<<<static_cast<unsigned>(copies.count), 256, 0, as_stream(stream)>>>(copies);
+    return status_of(cudaPeekAtLastError(), "a copy of rows");
   }
   // Asks again and again: a step is short, and a wait inside the run-time could not be given up.
   Status synchronise(void* stream, std::int64_t timeout_us) override {

@@ -377,7 +377,10 @@ __global__ void __launch_bounds__(kThreads)
     }
     token = draw(source, own, row, vocab, shared);
   }
-  if (threadIdx.x == 0) out.token = token, out.logprob = 0.0f, out.num_top = 0;
+  if (threadIdx.x == 0) {
+    out.token = token, out.logprob = 0.0f, out.num_top = 0;
+    if (args.ids != nullptr) args.ids[blockIdx.x] = max(token, 0);
+  }
   if (row.num_logprobs >= 0) describe(raw, vocab, token, row.num_logprobs, out, shared);
 }
 

@@ -1,5 +1,6 @@
 #include "ops/sample/sample_rows.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -50,6 +51,7 @@ void sample_rows_cpu(ExecutionContext&, const SampleRowsPlan& plan, const Sample
     sample_token({args.logits.as<float>() + r * plan.vocab, vocab}, row.position, spec, workspace, drawn);
     SampledRow& out = args.sampled[r];
     out.token = drawn.token, out.logprob = drawn.logprob;
+    if (args.ids != nullptr) args.ids[r] = std::max(drawn.token, 0);
     out.num_top = static_cast<std::int32_t>(drawn.top.size());
     for (std::size_t i = 0; i < drawn.top.size(); ++i) {
       out.top_token[i] = drawn.top[i].token;

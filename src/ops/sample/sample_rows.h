@@ -69,6 +69,7 @@ struct SampleRowsArgs {
   const SampleHistory* histories = nullptr;
   View values;                    // scratch [value rows, vocab] f32
   SampledRow* sampled = nullptr;  // out [rows]
+  std::int32_t* ids = nullptr;    // out [rows], or null: the tokens alone, 0 where none could be drawn
 };
 
 SampleRowsPlan plan_sample_rows(std::int64_t vocab);

@@ -1,4 +1,5 @@
 #include "profile/device_timeline.h"
+#include "profile/isolated.h"
 
 namespace fathom {
 
@@ -13,5 +14,11 @@ Result<Ceilings> measure_cuda_ceilings() {
 Result<std::unique_ptr<ClockSource>> open_card_clocks() {
   return failed_precondition("this program was built without CUDA: no clocks of a card");
 }
+
+Result<std::unique_ptr<IsolatingObserver>> open_isolating_observer(void*) {
+  return failed_precondition("this program was built without CUDA: no calls of a card to time");
+}
+Status begin_profiler_range() { return failed_precondition("this program was built without CUDA"); }
+Status end_profiler_range() { return failed_precondition("this program was built without CUDA"); }
 
 }  // namespace fathom
