@@ -14,7 +14,12 @@ Result<DeviceDrafts> DeviceDrafts::make(Backend& backend, std::int64_t vocab, st
   return drafts;
 }
 
-Result<bool> DeviceDrafts::begin(std::span<const Seat> seats) {
+Result<bool> DeviceDrafts::begin(std::span<const Seat> seats, std::int32_t num_empty) {
+  static const SampleSpec nobody = [] {
+    SampleSpec greedy;
+    greedy.temperature = 0.0f;
+    return greedy;
+  }();
   seats_.assign(seats.begin(), seats.end());
   rows_.clear();
   num_drafts_ = 0;
@@ -23,6 +28,7 @@ Result<bool> DeviceDrafts::begin(std::span<const Seat> seats) {
     num_drafts_ = std::max(num_drafts_, seat.num_wanted);
   }
   if (seats_.empty()) return true;
+  rows_.insert(rows_.end(), static_cast<std::size_t>(num_empty), {&nobody, 0});
   return sampler_.fill_drafts(rows_, num_drafts_);
 }
 
@@ -35,7 +41,7 @@ Status DeviceDrafts::take() {
   for (std::size_t s = 0; s < seats_.size(); ++s) {
     std::vector<TokenId>& proposals = seats_[s].sequence->result->proposals;
     for (std::int32_t d = 0; d < seats_[s].num_wanted; ++d) {
-      proposals.push_back(ids[static_cast<std::size_t>(d) * seats_.size() + s]);
+      proposals.push_back(ids[static_cast<std::size_t>(d) * rows_.size() + s]);
     }
   }
   return {};

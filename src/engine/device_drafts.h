@@ -20,10 +20,11 @@ class DeviceDrafts {
 
   static Result<DeviceDrafts> make(Backend& backend, std::int64_t vocab, std::int32_t max_sequences);
 
-  // Before the launches: sends what the seats ask for. False: their drafts have to be drawn on the host (penalties).
-  Result<bool> begin(std::span<const Seat> seats);
+  // Before the launches: sends what the seats ask for; `num_empty` more seats of nobody stand behind them, so that
+  // steps of many batches have one shape. False: the drafts have to be drawn on the host (penalties).
+  Result<bool> begin(std::span<const Seat> seats, std::int32_t num_empty = 0);
   std::int32_t num_drafts() const { return num_drafts_; }  // of the seat that wants most; the others' rest is void
-  std::int64_t num_seats() const { return static_cast<std::int64_t>(seats_.size()); }
+  std::int64_t num_seats() const { return static_cast<std::int64_t>(rows_.size()); }  // with the empty ones
   // Launches only. Draft `index` of every seat from its logits, [seats, vocab] f32.
   void draw(ExecutionContext& context, const View& logits, std::int32_t index);
   // Behind draw(): [seats] i32 on the device, at the same place in every step of so many seats.

@@ -45,8 +45,10 @@ class ModelBench {
   Model& model() { return *loaded_.model; }
 
   std::unique_ptr<ModelExecutor> make_executor(std::int32_t num_context_blocks, std::int32_t num_resume_slots,
-                                               std::int32_t max_proposals = 0, std::int32_t num_sequences = 32) {
+                                               std::int32_t max_proposals = 0, std::int32_t num_sequences = 32,
+                                               bool capture = true) {
     ModelExecutorOptions options;
+    options.capture = capture;
     options.max_length_tokens = 8192;
     options.max_sequences = num_sequences;
     options.num_context_blocks = num_context_blocks;
@@ -118,6 +120,7 @@ class ModelBench {
     std::int32_t num_drafts = 0;
     bool adaptive = false;
     std::int32_t num_sequences = 32;
+    bool capture = true;  // on a GPU
     // An executor around the model's, for example one that proposes otherwise; it is asked for num_drafts.
     std::function<std::unique_ptr<Executor>(std::unique_ptr<ModelExecutor>)> wrap;
   };
@@ -133,8 +136,8 @@ class ModelBench {
     options.max_running = run.num_sequences;
     options.prefill_chunk_tokens = options.prefill_chunk_shared_tokens = options.prefill_chunk_alone_tokens =
         run.chunk_tokens;
-    auto inner =
-        make_executor(run.num_context_blocks, run.num_resume_slots, run.wrap ? 0 : run.num_drafts, run.num_sequences);
+    auto inner = make_executor(run.num_context_blocks, run.num_resume_slots, run.wrap ? 0 : run.num_drafts,
+                               run.num_sequences, run.capture);
     std::unique_ptr<Executor> executor = run.wrap ? run.wrap(std::move(inner)) : std::move(inner);
     auto engine = Engine::make(options, std::move(executor), nullptr);
     EXPECT_TRUE(engine.ok()) << engine.status().message();

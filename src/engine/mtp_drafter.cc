@@ -99,8 +99,10 @@ class MtpDrafter final : public Drafter {
       for (const Pass& pass : passes_) {
         if (pass.num_wanted > 0) seats_.push_back({pass.sequence, pass.num_wanted});
       }
-      FATHOM_ASSIGN_OR_RETURN(const bool on_device, drafts_->begin(seats_));
-      if (on_device) return run_on_device(context, pools, sequences);
+      const std::optional<Shape> captured = captured_shape(context, sequences);
+      const Shape shape = captured.value_or(Shape());
+      FATHOM_ASSIGN_OR_RETURN(const bool on_device, drafts_->begin(seats_, shape.num_empty));
+      if (on_device) return run_on_device(context, pools, sequences, shape, captured.has_value());
     }
     FATHOM_RETURN_IF_ERROR(gather_first_streams(trunk));
     for (const DraftedSequence& sequence : sequences) FATHOM_RETURN_IF_ERROR(keep_streams(sequence));
@@ -279,6 +281,13 @@ class MtpDrafter final : public Drafter {
     input.add(rows);
   }
 
+  void add_empty_passes(StepInput& input, std::int32_t count, bool draw) {
+    for (std::int32_t i = 0; i < count; ++i) {
+      add_filling(input, 1);
+      if (draw) input.add_logit_row(input.num_tokens() - 1);
+    }
+  }
+
   Status run_pass(ExecutionContext& context, const CachePools& pools) {
     StepInput& input = inputs_[0];
     input.clear();
@@ -345,22 +354,38 @@ class MtpDrafter final : public Drafter {
     return reinterpret_cast<const std::int32_t*>(device_lists_.data) + begin;
   }
 
-  void list_kept_streams(std::span<const DraftedSequence> sequences) {
+  // Returns how many places the list has; those of empty passes keep nothing.
+  std::int32_t list_kept_streams(std::span<const DraftedSequence> sequences, std::int32_t num_empty) {
     std::int64_t i = 0;
+    const auto list = [&](std::int64_t from, std::int64_t to) {
+      lists_[at(i)] = static_cast<std::int32_t>(from);
+      lists_[at(keep_to_list() + i++)] = static_cast<std::int32_t>(to);
+    };
     for (const DraftedSequence& sequence : sequences) {
       for (const std::int64_t position : kept_positions(sequence)) {
+        if (position < 0) {
+          list(0, -1);
+          continue;
+        }
         const int row = stream_row_of(position);
-        if (position >= 0) slots_[at(sequence.state_slot.value)].saved[at(row)] = position;
-        lists_[at(i)] =
-            static_cast<std::int32_t>(position < 0 ? 0 : sequence.first_row + position - sequence.step->start);
-        lists_[at(keep_to_list() + i)] = position < 0 ? -1 : sequence.state_slot.value * 2 + row;
-        ++i;
+        slots_[at(sequence.state_slot.value)].saved[at(row)] = position;
+        list(sequence.first_row + position - sequence.step->start, std::int64_t{sequence.state_slot.value} * 2 + row);
       }
     }
+    for (std::int32_t e = 0; e < 2 * num_empty; ++e) list(0, -1);
+    return static_cast<std::int32_t>(i);
   }
 
+  // What stands behind the passes in a captured step: passes of nobody, of one row each, and rows that belong to
+  // nobody.
+  struct Shape {
+    std::int32_t num_empty = 0;
+    std::int32_t num_filling = 0;
+    std::int32_t num_rows() const { return num_empty + num_filling; }
+  };
+
   // Before list_kept_streams: the rows of streams_ are those of the step before.
-  void list_read_streams(std::int32_t filling) {
+  void list_read_streams(const Shape& shape, std::int32_t num_rows) {
     std::int64_t i = gather_list();
     for (const Pass& pass : passes_) {
       const DraftedSequence& sequence = *pass.sequence;
@@ -371,52 +396,53 @@ class MtpDrafter final : public Drafter {
                                                 : sequence.first_row + p - 1 - sequence.step->start);
       }
     }
-    std::fill_n(lists_.begin() + i, filling, 0);
+    std::fill_n(lists_.begin() + i, shape.num_rows(), 0);
     std::int64_t seat = last_row_list();
     for (const Pass& pass : passes_) {
       if (pass.num_wanted > 0) lists_[at(seat++)] = pass.last_row;
     }
+    for (std::int32_t e = 0; e < shape.num_empty; ++e) lists_[at(seat++)] = num_rows + e;
   }
 
-  // Steps of decodes alone have the same shape again and again, up to the number of rows: that is rounded up. Returns
-  // how many rows fill it up; none where the step is not such a one.
-  std::optional<std::int32_t> filling_of_captured(const ExecutionContext& context, std::int32_t num_rows,
-                                                  std::span<const DraftedSequence> sequences) const {
-    const bool all_draft = seats_.size() == passes_.size() && passes_.size() == sequences.size();
-    const bool none_drafts = seats_.empty() && passes_.size() == sequences.size();
-    if (!limits_.capture || context.taps != nullptr || context.trace != nullptr || !(all_draft || none_drafts)) {
-      return std::nullopt;
-    }
+  // A batch, rounded up to a power of two or one and a half of it.
+  std::int64_t rounded_batch(std::int64_t batch) const {
+    std::int64_t rounded = 1;
+    while (rounded < batch) rounded = rounded % 3 == 0 ? rounded / 3 * 4 : rounded < 2 ? 2 : rounded / 2 * 3;
+    return std::min<std::int64_t>({rounded, limits_.max_sequences, model_.options().max_logit_rows});
+  }
+
+  // Steps of decodes alone, in which all sequences draft or none does, have few shapes once batch and rows are rounded
+  // up. None for other steps.
+  std::optional<Shape> captured_shape(const ExecutionContext& context, std::span<const DraftedSequence> sequences) {
+    const std::int64_t num_passes = std::ssize(passes_);
+    if (!limits_.capture || context.taps != nullptr || context.trace != nullptr) return std::nullopt;
+    if (num_passes == 0 || num_passes != std::ssize(sequences)) return std::nullopt;
+    if (!seats_.empty() && std::ssize(seats_) != num_passes) return std::nullopt;
     for (const DraftedSequence& sequence : sequences) {
       if (sequence.step->step_class != StepClass::kStep) return std::nullopt;
     }
-    const std::int64_t step = std::clamp<std::int64_t>((std::ssize(passes_) + 3) / 4, 1, kBlockTokens - 1);
-    const std::int64_t rounded = round_up(num_rows, step);
-    if (num_rows == 0 || num_rows > std::ssize(passes_) * (1 + kMaxDraft) || rounded > num_gathered_) {
-      return std::nullopt;
-    }
-    return static_cast<std::int32_t>(rounded - num_rows);
+    const std::int64_t batch = rounded_batch(num_passes), num_rows = place_rows() + batch - num_passes;
+    const std::int64_t rounded = round_up(num_rows, std::clamp<std::int64_t>(batch / 4, 1, kBlockTokens - 1));
+    if (batch < num_passes || num_rows > batch * (1 + kMaxDraft) || rounded > num_gathered_) return std::nullopt;
+    return Shape{static_cast<std::int32_t>(batch - num_passes), static_cast<std::int32_t>(rounded - num_rows)};
   }
 
-  Status run_on_device(ExecutionContext& context, const CachePools& pools, std::span<const DraftedSequence> sequences) {
-    const std::int32_t num_rows = place_rows();
-    const std::optional<std::int32_t> captured = filling_of_captured(context, num_rows, sequences);
-    const std::int32_t filling = captured.value_or(0);
-    list_read_streams(filling);
-    list_kept_streams(sequences);
-    const std::int64_t used_lists = gather_list() + num_rows + filling;
-    FATHOM_RETURN_IF_ERROR(
-        model_.backend().upload(device_lists_.data, reinterpret_cast<const std::byte*>(lists_.data()), 4 * used_lists));
-    if (num_rows > 0) FATHOM_RETURN_IF_ERROR(fill_inputs(filling));
+  Status run_on_device(ExecutionContext& context, const CachePools& pools, std::span<const DraftedSequence> sequences,
+                       const Shape& shape, bool captured) {
+    const std::int32_t num_own_rows = place_rows(), num_rows = num_own_rows + shape.num_rows();
+    list_read_streams(shape, num_own_rows);
+    const std::int32_t num_kept = list_kept_streams(sequences, shape.num_empty);
+    FATHOM_RETURN_IF_ERROR(model_.backend().upload(
+        device_lists_.data, reinterpret_cast<const std::byte*>(lists_.data()), 4 * (gather_list() + num_rows)));
+    if (num_rows > 0) FATHOM_RETURN_IF_ERROR(fill_inputs(shape));
     Status launched;
-    const auto num_kept = static_cast<std::int32_t>(2 * sequences.size());
     const auto launches = [&](ExecutionContext& launching) {
-      launched = launch_block(launching, pools, num_kept, num_rows + filling);
+      launched = launch_block(launching, pools, num_kept, num_rows);
     };
     if (captured) {
-      const auto num_passes = static_cast<std::int32_t>(passes_.size());
+      const std::int32_t num_passes = static_cast<std::int32_t>(passes_.size()) + shape.num_empty;
       // With and without filling are other shapes.
-      const CaptureKey key{limits_.capture_owner + (filling > 0 ? 1 : 0), num_rows + filling, num_passes,
+      const CaptureKey key{limits_.capture_owner + (shape.num_filling > 0 ? 1 : 0), num_rows, num_passes,
                            num_passes * drafts_->num_drafts(), true};
       context.capture_max_position = model_.config().max_position_embeddings - 1;
       context.segments = limits_.segments->next(key);
@@ -437,13 +463,14 @@ class MtpDrafter final : public Drafter {
 
   // The rows of every pass: after the first, one a seat, at the position of the draft before; a seat that wants no more
   // is filled up.
-  Status fill_inputs(std::int32_t filling) {
+  Status fill_inputs(const Shape& shape) {
     inputs_[0].clear();
     for (const Pass& pass : passes_) {
       add_rows(inputs_[0], pass, pass.first, pass.num_rows);
       if (pass.num_wanted > 0) inputs_[0].add_logit_row(pass.last_row);
     }
-    add_filling(inputs_[0], filling);
+    add_empty_passes(inputs_[0], shape.num_empty, !seats_.empty());
+    add_filling(inputs_[0], shape.num_filling);
     FATHOM_RETURN_IF_ERROR(inputs_[0].upload());
     for (std::int32_t d = 1; d < drafts_->num_drafts(); ++d) {
       StepInput& input = inputs_[at(d)];
@@ -452,11 +479,12 @@ class MtpDrafter final : public Drafter {
         if (pass.num_wanted == 0) continue;
         if (pass.num_wanted > d) {
           add_rows(input, pass, pass.sequence->committed_length() + d, 1);
+          input.add_logit_row(input.num_tokens() - 1);
         } else {
-          add_filling(input, 1);
+          add_empty_passes(input, 1, true);
         }
-        input.add_logit_row(input.num_tokens() - 1);
       }
+      add_empty_passes(input, shape.num_empty, true);
       FATHOM_RETURN_IF_ERROR(input.upload());
       input.use_token_ids(drafts_->ids(d - 1));
     }
@@ -487,7 +515,7 @@ class MtpDrafter final : public Drafter {
         streams = model_.draft_input_streams(drafts_->num_seats());
         FATHOM_RETURN_IF_ERROR(
             model_.copy_rows(context, {streams.data, from, nullptr, device_list(last_row_list()), nullptr,
-                                       static_cast<std::int32_t>(seats_.size()), row_bytes_}));
+                                       static_cast<std::int32_t>(drafts_->num_seats()), row_bytes_}));
       }
       logits = model_.draft_mtp(context, inputs_[at(d)], streams, pools);
       drafts_->draw(context, logits, d);

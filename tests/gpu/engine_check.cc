@@ -153,17 +153,58 @@ TEST(Model, one_answer_at_every_batch) {
 
 TEST(Model, drafts_change_no_token) {
   FATHOM_NEEDS_GPU();
-  for (const std::int32_t depth : {1, 4}) {
+  const auto expect = [](std::int32_t depth, bool adaptive, std::int32_t batch) {
     ModelBench::Run run;
     run.num_drafts = depth;
-    run.num_sequences = 16;
+    run.adaptive = adaptive;
+    run.num_sequences = batch;
     run.num_context_blocks = 512;
-    const EngineStats stats = bench().expect_answers({cases().begin(), cases().begin() + 24}, run);
-    EXPECT_GT(stats.drafted_tokens, 50);
+    const EngineStats stats = bench().expect_answers({cases().begin(), cases().begin() + std::min(64, 8 + batch)}, run);
+    EXPECT_GT(stats.drafted_tokens, adaptive ? 0 : 50);
     char text[160];
-    std::snprintf(text, sizeof(text), "  drafts to depth %d: %lld drafted, %lld accepted, answers unchanged%s", depth,
-                  static_cast<long long>(stats.drafted_tokens), static_cast<long long>(stats.accepted_tokens),
-                  HasFailure() ? "  FAILED" : "");
+    std::snprintf(text, sizeof(text), "  C = %-2d drafts %s %d: %lld drafted, %lld accepted, answers unchanged%s",
+                  batch, adaptive ? "adaptive to" : "to depth", depth, static_cast<long long>(stats.drafted_tokens),
+                  static_cast<long long>(stats.accepted_tokens), HasFailure() ? "  FAILED" : "");
+    report(text);
+  };
+  for (const std::int32_t depth : {1, 2, 4}) expect(depth, false, 16);
+  expect(1, false, 64);
+  expect(5, false, 64);
+  expect(5, true, 64);
+}
+
+// Replayed draft passes propose what launched ones do; both fill up nothing of anybody's cache.
+TEST(Model, captured_drafts_are_the_launched_ones) {
+  FATHOM_NEEDS_GPU();
+  Backend& backend = bench().model().backend();
+  for (const std::int32_t depth : {1, 3, 5}) {
+    EngineStats stats[2];
+    for (const bool capture : {false, true}) {
+      ModelBench::Run run;
+      run.num_drafts = depth;
+      run.together = false;
+      run.num_sequences = 16;
+      run.num_context_blocks = 512;
+      run.capture = capture;
+      stats[capture ? 1 : 0] = bench().expect_answers({cases().begin(), cases().begin() + 12}, run);
+    }
+    EXPECT_EQ(stats[0].drafted_tokens, stats[1].drafted_tokens) << depth;
+    EXPECT_EQ(stats[0].accepted_tokens, stats[1].accepted_tokens) << depth;
+    int num_passes = 0, num_kernels = 0;
+    for (const auto& step : backend.captured_steps()) {
+      EXPECT_EQ(step->fault, "");
+      bool drafts = false;
+      for (const CapturedCall& call : step->calls)
+        drafts = drafts || call.scope.operation == "draft_input" || call.scope.operation == "markov_head";
+      if (drafts) ++num_passes, num_kernels = static_cast<int>(step->nodes.size());
+    }
+    EXPECT_GT(num_passes, 0);
+    char text[160];
+    std::snprintf(text, sizeof(text),
+                  "  depth %d: %lld drafted, %lld accepted, launched and replayed; %d draft passes captured, the last "
+                  "of %d nodes",
+                  depth, static_cast<long long>(stats[1].drafted_tokens),
+                  static_cast<long long>(stats[1].accepted_tokens), num_passes, num_kernels);
     report(text);
   }
 }
