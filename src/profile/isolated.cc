@@ -25,7 +25,9 @@ Result<std::vector<IsolatedRow>> measure_isolated(ModelStep& step, IsolatingObse
   }
   std::map<std::string, IsolatedRow> rows;
   for (const ReportRow& row : report.rows) {
-    rows[row.operation].attributed_us += row.total_us() / static_cast<double>(report.total_steps());
+    IsolatedRow& into = rows[row.operation];
+    into.attributed_us += row.total_us() / static_cast<double>(report.total_steps());
+    into.launches += static_cast<double>(row.num_launches) / static_cast<double>(report.total_steps());
   }
   std::vector<double> one;
   for (std::size_t call = 0; call < step.trace().samples.size(); ++call) {
@@ -49,25 +51,25 @@ Result<std::vector<IsolatedRow>> measure_isolated(ModelStep& step, IsolatingObse
 
 std::string isolated_text(const std::vector<IsolatedRow>& rows) {
   char line[160];
-  std::snprintf(line, sizeof line, "%-20s %6s %14s %14s %8s\n", "operation", "calls", "attributed us", "isolated us",
-                "differ");
+  std::snprintf(line, sizeof line, "%-20s %6s %8s %14s %14s %8s\n", "operation", "calls", "launches", "attributed us",
+                "isolated us", "differ");
   std::string out = line;
   double total = 0, held = 0, agree = 0;
   for (const IsolatedRow& row : rows) {
-    const bool is_long = row.isolated_us >= kIsolatedLeast_us * row.calls;
+    const bool is_long = row.isolated_us >= kIsolatedLeast_us * std::max(row.calls, row.launches);
     const bool agrees = std::fabs(row.difference()) <= kIsolatedTolerance;
     total += row.attributed_us;
     held += is_long ? row.attributed_us : 0;
     agree += is_long && agrees ? row.attributed_us : 0;
-    std::snprintf(line, sizeof line, "%-20s %6.0f %14.2f %14.2f %+7.1f%%%s\n", row.operation.c_str(), row.calls,
-                  row.attributed_us, row.isolated_us, 100 * row.difference(),
-                  !is_long ? "  calls too short to tell"
+    std::snprintf(line, sizeof line, "%-20s %6.0f %8.0f %14.2f %14.2f %+7.1f%%%s\n", row.operation.c_str(), row.calls,
+                  row.launches, row.attributed_us, row.isolated_us, 100 * row.difference(),
+                  !is_long ? "  launches too short to tell"
                   : agrees ? "  agrees"
                            : "  DIFFERS");
     out += line;
   }
   std::snprintf(line, sizeof line,
-                "calls of %.0f us or more: %.1f %% of the summed time, of which %.1f %% agree within %.0f %%\n",
+                "launches of %.0f us or more: %.1f %% of the summed time, of which %.1f %% agree within %.0f %%\n",
                 kIsolatedLeast_us, 100 * held / std::max(1e-9, total), 100 * agree / std::max(1e-9, held),
                 100 * kIsolatedTolerance);
   return out + line;

@@ -1,0 +1,71 @@
+#include "profile/isolated.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/load_model.h"
+
+namespace fathom {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Every call takes as long as its operation's name is.
+class PlantedObserver final : public IsolatingObserver {
+ public:
+  void begin_operation(const OpScope&) override {}
+  void end_operation(const OpScope& scope, std::int32_t, const OpCost&) override {
+    times_.push_back(100.0 * static_cast<double>(scope.operation.size()));
+  }
+  Result<std::vector<double>> take_us() override { return std::exchange(times_, {}); }
+
+ private:
+  std::vector<double> times_;
+};
+
+TEST(Isolated, HoldsAttributedTimesToSingleCalls) {
+  LoadOptions options;
+  options.device = DeviceChoice::kEmulated;
+  options.max_step_tokens = 64;
+  options.max_logit_rows = 8;
+  const Result<LoadedModel> loaded = load_model(std::string(FATHOM_SOURCE_DIR) + "/models/mini-v4", options);
+  ASSERT_TRUE(loaded.ok());
+  ModelStepOptions shape;
+  shape.batch = 2;
+  shape.context_tokens = 20;
+  const auto step = ModelStep::make(*loaded->model, shape);
+  ASSERT_TRUE(step.ok());
+  ProfileReport report;
+  report.step_us = {{1000, 1000}};
+  const auto add = [&](const char* operation, double us, std::int64_t launches) {
+    ReportRow row;
+    row.operation = operation;
+    row.time_us = {2 * us};
+    row.num_launches = 2 * launches;
+    report.rows.push_back(row);
+  };
+  const double experts = static_cast<double>(loaded->model->config().num_hidden_layers) * 1100;
+  add("moe_experts", 1.02 * experts, 24);
+  add("lm_head", 800, 1);    // is 700
+  add("hc_head", 700, 100);  // launches of 7 us
+  add("copy", 50, 1);
+  PlantedObserver observer;
+  const auto rows = measure_isolated(**step, observer, report, 3);
+  ASSERT_TRUE(rows.ok()) << rows.status().message();
+  EXPECT_EQ((*step)->executor().context().observer, nullptr);
+  ASSERT_GE(rows->size(), 10u);
+  EXPECT_EQ((*rows)[0].operation, "moe_experts");
+  EXPECT_NEAR((*rows)[0].difference(), 0.02, 1e-9);
+  const std::string text = isolated_text(*rows);
+  for (const IsolatedRow& row : *rows) EXPECT_NE(row.operation, "copy");
+  const auto line = [&](const std::string& operation) {
+    const std::size_t at = text.find(operation + " ");
+    return at == std::string::npos ? std::string() : text.substr(at, text.find('\n', at) - at);
+  };
+  EXPECT_THAT(line("moe_experts"), HasSubstr("agrees"));
+  EXPECT_THAT(line("lm_head"), HasSubstr("DIFFERS"));
+  EXPECT_THAT(line("hc_head"), HasSubstr("too short"));
+}
+
+}  // namespace
+}  // namespace fathom
