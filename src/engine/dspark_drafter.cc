@@ -41,7 +41,6 @@ class DsparkDrafter final : public Drafter {
     indices_.resize(at(most_blocks_));
     if (backend.is_host_memory()) return {};
     const std::int64_t vocab = model_.config().vocab_size;
-    host_logits_.resize(at(most_blocks_ * vocab));
     FATHOM_ASSIGN_OR_RETURN(DeviceDrafts drafts,
                             DeviceDrafts::make(backend, vocab, static_cast<std::int32_t>(most_blocks_)));
     drafts_ = std::move(drafts);
@@ -137,6 +136,7 @@ class DsparkDrafter final : public Drafter {
                                                            make_view(rows_.data + row_bytes_, DType::kI32, {count}));
     const float* logits = drafts.logits.as<float>();
     if (!backend.is_host_memory()) {
+      host_logits_.resize(at(drafts.logits.shape.num_elements()));
       FATHOM_RETURN_IF_ERROR(backend.download(reinterpret_cast<std::byte*>(host_logits_.data()), drafts.logits.data,
                                               drafts.logits.num_bytes()));
       logits = host_logits_.data();

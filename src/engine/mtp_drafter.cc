@@ -52,7 +52,6 @@ class MtpDrafter final : public Drafter {
       FATHOM_ASSIGN_OR_RETURN(inputs_[d], StepInput::make(backend, input));
     }
     const std::int64_t vocab = model_.config().vocab_size;
-    host_logits_.resize(at(std::int64_t{limits_.max_sequences} * vocab));
     FATHOM_ASSIGN_OR_RETURN(DeviceDrafts drafts, DeviceDrafts::make(backend, vocab, limits_.max_sequences));
     drafts_ = std::move(drafts);
     seats_.reserve(at(limits_.max_sequences));
@@ -305,6 +304,7 @@ class MtpDrafter final : public Drafter {
     if (num_logit_rows == 0) return model_.backend().finish();
     const float* logits = device_logits.as<float>();
     if (!model_.backend().is_host_memory()) {
+      host_logits_.resize(at(device_logits.shape.num_elements()));
       FATHOM_RETURN_IF_ERROR(model_.backend().download(reinterpret_cast<std::byte*>(host_logits_.data()),
                                                        device_logits.data, device_logits.num_bytes()));
       logits = host_logits_.data();
