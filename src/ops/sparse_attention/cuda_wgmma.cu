@@ -42,7 +42,6 @@ constexpr int kTileKeys = 64;
 constexpr int kBlockBytes = 64 * 128;        // 64 rows of 64 channels
 constexpr int kTileBytes = 8 * kBlockBytes;  // 64 rows of 512 channels
 
-
 // A thread's share of a tile on its way to shared memory: key tid / 4, 16-byte pieces tid % 4 + 4 j.
 struct RawKey {
   uint4 codes[7];
@@ -334,7 +333,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_groups(const __grid_consta
         for (int k = 0; k < 32; ++k) {
           const auto at = static_cast<std::uint32_t>(k / 4 * kBlockBytes + k % 4 * 32);
           wgmma_m64k16(s, advance(q, at), advance(q, at + static_cast<std::uint32_t>((buffer + 1) * kTileBytes)),
-                          k > 0);
+                       k > 0);
         }
         wgmma_commit();
         if (has_next) store_raw(raw, next);
