@@ -312,7 +312,7 @@ TEST(Engine, TimeOuts) {
   scripted.wait_for_real = true;
   Bench bench = make_bench(scripted);
   Request request = make_request(scripted_prompt(1, 10), 10000);
-  request.timeout_us = 50000;
+  request.timeout_us = 500'000;
   const auto choices = run(*bench.engine, std::move(request));
   EXPECT_EQ(choices.at(0).finish->reason, FinishReason::kTimeout);
   EXPECT_GT(choices.at(0).tokens.size(), 0u);
@@ -362,11 +362,11 @@ TEST(Engine, DrainFinishesWhatIsThereAndTakesNoMore) {
   ScriptedOptions scripted;
   scripted.wait_for_real = true;
   Bench bench = make_bench(scripted);
-  auto stream = bench.engine->submit(make_request(scripted_prompt(1, 10), 50));
+  auto stream = bench.engine->submit(make_request(scripted_prompt(1, 10), 500));
   EXPECT_FALSE(bench.engine->drain(milliseconds(1)));
   EXPECT_EQ(bench.engine->submit(make_request({5}, 1)).status().code(), StatusCode::kUnavailable);
   EXPECT_TRUE(bench.engine->drain(seconds(20)));
-  EXPECT_EQ(read_all(**stream).at(0).tokens.size(), 50u);
+  EXPECT_EQ(read_all(**stream).at(0).tokens.size(), 500u);
 }
 
 TEST(Engine, ShutdownEndsStreams) {
