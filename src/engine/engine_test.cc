@@ -361,7 +361,9 @@ TEST(Engine, AStepThatHangsFailsHealth) {
 TEST(Engine, DrainFinishesWhatIsThereAndTakesNoMore) {
   ScriptedOptions scripted;
   scripted.wait_for_real = true;
-  Bench bench = make_bench(scripted);
+  EngineOptions options;
+  options.max_pending_deltas = 1000;  // nobody reads until it has drained
+  Bench bench = make_bench(scripted, options);
   auto stream = bench.engine->submit(make_request(scripted_prompt(1, 10), 500));
   EXPECT_FALSE(bench.engine->drain(milliseconds(1)));
   EXPECT_EQ(bench.engine->submit(make_request({5}, 1)).status().code(), StatusCode::kUnavailable);
