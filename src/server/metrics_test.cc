@@ -13,7 +13,8 @@ TEST(Metrics, CardSegmentsInTheirOrder) {
   ServerMetrics server;
   const HttpServerCounts http{};
   EngineStats engine;
-  EXPECT_THAT(render_metrics(server, http, &engine, true, "mini", "1"), Not(HasSubstr("fathom_card_segment")));
+  EXPECT_THAT(render_metrics(server, http, &engine, true, "mini", "1"),
+              Not(HasSubstr("fathom_card_segment_seconds_total{")));
   engine.segment_times.layers.resize(2);
   engine.segment_times.embedding = {3000, 2};
   engine.segment_times.layers[1] = {500000, 2};
