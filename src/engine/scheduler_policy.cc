@@ -202,13 +202,14 @@ std::int64_t Scheduler::fork_from_running(const Sequence& sequence, const Prefix
 }
 
 bool Scheduler::try_admit(Sequence& sequence) {
-  // Those that wait for a beginning keep their places: nobody takes them meanwhile.
+  // Those that wait for a beginning keep their places: nobody takes them meanwhile who would not come before them.
   std::int64_t reserved = 0;  // blocks that they and the prefills under way still need
   std::size_t num_places = 1;
   for (const Sequence* other : waiting_) {
     if (other == &sequence || other->paused || !leader_gets_on(*other)) continue;
+    if (effective_priority(*other) < effective_priority(sequence)) continue;
     ++num_places;
-    reserved += ceil_div(other->num_known + 1, kBlock);
+    reserved += ceil_div(other->num_known + 1, kBlock) - other->leader_boundary / kBlock;
   }
   if (running_.size() + num_places > static_cast<std::size_t>(options_.max_running)) return false;
   if (free_state_slots_.size() < num_places) return false;
