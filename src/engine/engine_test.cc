@@ -462,6 +462,25 @@ TEST(Engine, NotifiesAndForgetsTheCallback) {
   EXPECT_EQ(calls.load(), after);
 }
 
+// Whoever has read an answer's end finds it in the numbers, though the step that ended it is not over yet.
+TEST(Engine, StatisticsTellOfAnAnswerOnceItsEndWasRead) {
+  std::atomic<bool> looked{false};
+  std::int32_t num_committed = 0;
+  EngineOptions options;
+  options.on_step = [&](const StepTrace& trace) {
+    num_committed += trace.num_committed;
+    while (num_committed == 4 && !looked) std::this_thread::yield();
+  };
+  Bench bench = make_bench({}, options);
+  run(*bench.engine, make_request({5, 6, 7}, 4));
+  const EngineStats stats = bench.engine->stats();
+  looked = true;
+  EXPECT_EQ(stats.generation_tokens, 4);
+  EXPECT_EQ(stats.num_running, 0);
+  EXPECT_EQ(stats.context_blocks_used, 0);
+  EXPECT_EQ(stats.choices_finished[static_cast<std::size_t>(FinishReason::kLength)], 1);
+}
+
 TEST(Engine, EventsTellTheStory) {
   Bench bench = make_bench();
   run(*bench.engine, make_request(scripted_prompt(1, 300), 3));

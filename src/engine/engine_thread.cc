@@ -300,7 +300,7 @@ void EngineThread::finish_choice(Choice& choice, Delta delta, FinishReason reaso
   if (cause != choice.stalls_us.end()) choice.times.stalled_by = cause->first;
   scheduler_.finish(choice.sequence, reason == FinishReason::kCancelled);
   collect_events(choice.times.finished_us);
-  // Before the reader hears of the end: whoever has the answer finds its whole time line.
+  // Before the reader hears of the end: whoever has the answer finds its whole time line, and itself in the statistics.
   publish_events();
   if (active.queued) {
     active.queued = false;
@@ -326,6 +326,7 @@ void EngineThread::finish_choice(Choice& choice, Delta delta, FinishReason reaso
         (choice.usage.cached_tokens > 0 || choice.usage.num_preemptions > 0)) {
       start_check(choice);
     }
+    publish_stats();
     send(active, std::move(delta));
   }
   choices_.erase(choice.sequence);
