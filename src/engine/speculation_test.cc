@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdio>
+#include <thread>
 
 #include "engine/engine.h"
 #include "engine/scripted_answer.h"
@@ -200,6 +202,11 @@ std::int64_t virtual_us(const Profile& profile, std::int32_t batch, std::int32_t
   options.eos_id = 1;
   options.max_pending_deltas = 1 << 20;  // nobody is paused: the batch stays
   options.clock = &clock;
+  // After its first step the engine waits until all have come: else their number would follow from the threads' luck.
+  std::atomic<bool> all_came{false};
+  options.on_step = [&all_came](const StepTrace&) {
+    while (!all_came) std::this_thread::yield();
+  };
   auto engine = Engine::make(options, std::make_unique<ScriptedExecutor>(scripted), nullptr);
   EXPECT_TRUE(engine.ok());
   std::vector<std::unique_ptr<Stream>> streams;
@@ -210,6 +217,7 @@ std::int64_t virtual_us(const Profile& profile, std::int32_t batch, std::int32_t
     request.max_tokens = kAnswer;
     streams.push_back(std::move(*(*engine)->submit(request)));
   }
+  all_came = true;
   SamplingOptions greedy;
   greedy.temperature = 0.0f;
   for (std::int32_t i = 0; i < batch; ++i) {
