@@ -114,6 +114,10 @@ void Scheduler::finish(SequenceId id, bool cancelled) {
   Sequence& sequence = get(id);
   if (log_ != nullptr) log_->finish(id, cancelled);
   if (cancelled) remember(EventKind::kCancel, sequence, 0);
+  // Who waited for a beginning that will not come may wait for another's: else all of them would compute it.
+  for (Sequence* other : waiting_) {
+    if (other->leader == id && sequence.length < other->leader_boundary) other->has_awaited = false;
+  }
   if (sequence.running) {
     release_cache(sequence);
   } else {

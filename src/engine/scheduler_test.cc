@@ -431,6 +431,21 @@ TEST(Scheduler, NobodyWaitsForABeginningThatDoesNotGetOn) {
   }
 }
 
+// The leader's client leaves: the next one leads, the others wait again.
+TEST(Scheduler, OneOfThoseThatWaitForABeginningTakesOver) {
+  SchedulerOptions options;
+  options.prefill_chunk_alone_tokens = options.prefill_chunk_shared_tokens = 64;
+  SchedulerBench bench(roomy_model(), options);
+  const SequenceId leader = bench.add(prompt_of(1, 1200, 1000), 3);
+  for (std::uint64_t i = 2; i <= 5; ++i) bench.add(prompt_of(i, 1200, 1000), 3);
+  ASSERT_TRUE(bench.step());
+  bench.cancel(leader);
+  ASSERT_TRUE(bench.step());
+  EXPECT_EQ(bench.scheduler().counters().num_running, 1);
+  ASSERT_TRUE(bench.run_dry(1000));
+  EXPECT_EQ(bench.scheduler().counters().cached_tokens, 3 * 896);
+}
+
 // A place is kept for who waits for a beginning.
 TEST(Scheduler, NobodyTakesThePlaceOfOneThatWaitsForABeginning) {
   SchedulerOptions options;
