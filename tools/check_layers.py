@@ -28,11 +28,13 @@ ENGINE_FORBIDDEN = re.compile(r"^backend/cuda/|^ops/.*/cuda")
 HTTP_LIBRARY = re.compile(r"<boost/(beast|asio)")
 CLI_LIBRARY = re.compile(r"<CLI/")
 SHARED_OPS_FOLDERS = {"simd", "testing", "cuda"}
-# Operations built on another's parts: the head's HCpre is the transition's; the others hold linear maps.
+# Operations built on another's parts: the head's HCpre is the transition's; the others hold linear maps, or write rows
+# quantised for one.
 OPS_BUILT_ON = {
     "hc_head": "hyper_connection",
     "attention_output": "linear",
     "draft_input": "linear",
+    "hyper_connection": "linear",
     "lm_head": "linear",
     "moe_experts": "linear",
     "moe_route": "linear",

@@ -18,7 +18,8 @@ struct CaptureKey {
   std::int32_t num_tokens = 0;
   std::int32_t num_sequences = 0;
   std::int32_t num_logit_rows = 0;
-  bool draws = false;  // with the drawing of tokens
+  bool draws = false;            // with the drawing of tokens
+  bool short_sequences = false;  // StepRows::short_sequences
   auto operator<=>(const CaptureKey&) const = default;
 };
 

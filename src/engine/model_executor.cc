@@ -215,6 +215,10 @@ void ModelExecutor::sample_sequence(const SequenceStep& step, const SampleSpec& 
 
 // Decode and verification steps launch the same kernels at any length, so a device with graphs replays them.
 Result<View> ModelExecutor::forward(const StepPlan& plan, bool draw) {
+  // Also false where a preempted sequence is rebuilt, whose rows are of class step but may be many.
+  const bool are_short = std::all_of(plan.sequences.begin(), plan.sequences.end(),
+                                     [](const SequenceStep& step) { return step.num_tokens <= kMaxDraft + 1; });
+  input_.set_short_sequences(are_short);
   const auto launches = [this, draw](ExecutionContext& context) {
     const View made = model_.forward(context, input_, pools_);
     if (draw && !made.empty()) sampler_->launch(context, made);
@@ -224,8 +228,12 @@ Result<View> ModelExecutor::forward(const StepPlan& plan, bool draw) {
                           std::all_of(plan.sequences.begin(), plan.sequences.end(),
                                       [](const SequenceStep& step) { return step.step_class == StepClass::kStep; });
   if (!replayable) return launches(context_);
-  const CaptureKey key{capture_owner_, input_.num_tokens(), static_cast<std::int32_t>(plan.sequences.size()),
-                       input_.num_logit_rows(), draw};
+  const CaptureKey key{capture_owner_,
+                       input_.num_tokens(),
+                       static_cast<std::int32_t>(plan.sequences.size()),
+                       input_.num_logit_rows(),
+                       draw,
+                       are_short};
   context_.capture_max_position = limits_.max_length_tokens - 1;
   // Whoever profiles has asked for segments of its own.
   const SegmentTiming asked = context_.segments;

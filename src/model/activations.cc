@@ -48,6 +48,7 @@ void describe(const ModelConfig& config, DType act_dtype, const ActivationLimits
     arena.add(act.comb[i], "comb", f32, {tokens, hc, hc});
   }
   arena.add(act.x, "x", act_dtype, {tokens, hidden});
+  if (limits.quantised_inputs) arena.add(act.x_quantised, "x_quantised", act_dtype, {tokens, hidden});
   arena.add(act.y, "y", act_dtype, {tokens, hidden});
   arena.add(act.window_rope, "window_rope", f32, {tokens, pairs, 2});
   arena.add(act.compressed_rope, "compressed_rope", f32, {tokens, pairs, 2});
@@ -55,6 +56,9 @@ void describe(const ModelConfig& config, DType act_dtype, const ActivationLimits
   using enum Phase;
   arena.add(act.q_low, "q_low", act_dtype, {tokens, config.q_lora_rank}, kAttentionInputs, kQueries);
   arena.add(act.q_low_normed, "q_low_normed", act_dtype, {tokens, config.q_lora_rank}, kQueries, kQueries);
+  if (limits.quantised_inputs) {
+    arena.add(act.q_low_quantised, "q_low_quantised", act_dtype, {tokens, config.q_lora_rank}, kQueries, kQueries);
+  }
   arena.add(act.kv_raw, "kv_raw", act_dtype, {tokens, config.head_dim}, kAttentionInputs, kCacheWrites);
   if (compressed) {
     arena.add(act.main_u, "main_u", f32, {tokens, main_width}, kAttentionInputs, kCacheWrites);
@@ -67,8 +71,9 @@ void describe(const ModelConfig& config, DType act_dtype, const ActivationLimits
     arena.add(act.index_u, "index_u", f32, {tokens, key_width}, kAttentionInputs, kCacheWrites);
     arena.add(act.index_g, "index_g", f32, {tokens, key_width}, kAttentionInputs, kCacheWrites);
     arena.add(act.index_weights, "index_weights", act_dtype, {tokens, config.index_n_heads}, kAttentionInputs, kIndex);
-    arena.add(act.index_q_raw, "index_q_raw", act_dtype, {tokens, index_width}, kQueries, kIndex);
-    arena.add(act.index_q, "index_q", act_dtype, {tokens, config.index_n_heads, config.index_head_dim}, kIndex, kIndex);
+    arena.add(act.index_q_raw, "index_q_raw", act_dtype, {tokens, index_width}, kQueries, kCacheWrites);
+    arena.add(act.index_q, "index_q", act_dtype, {tokens, config.index_n_heads, config.index_head_dim}, kCacheWrites,
+              kIndex);
     arena.add(act.index_scores, "index_scores", f32, {limits.index_score_bytes / 4}, kIndex, kIndex);
     arena.add(act.selected, "selected", DType::kI32, {tokens, config.index_topk}, kIndex, kAttention);
   }
@@ -90,6 +95,7 @@ void describe(const ModelConfig& config, DType act_dtype, const ActivationLimits
     arena.add(act.draft_confidence, "draft_confidence", f32, {limits.max_logit_rows}, kHead, kHead);
   }
   arena.add(workspace, "workspace", DType::kU8, {limits.workspace_bytes});
+  if (limits.num_arrivals > 0) arena.add(act.arrivals, "arrivals", DType::kI32, {limits.num_arrivals});
 }
 
 }  // namespace
@@ -115,6 +121,12 @@ Result<ActivationArena> make_activations(const ModelConfig& config, const Activa
   made.act.workspace = workspace.data;
   made.act.workspace_bytes = workspace.num_bytes();
   made.act.index_score_bytes = limits.index_score_bytes;
+  if (limits.num_arrivals > 0) {
+    const std::vector<std::int32_t> zeros(static_cast<std::size_t>(limits.num_arrivals));
+    FATHOM_RETURN_IF_ERROR(backend.upload(made.act.arrivals.data, reinterpret_cast<const std::byte*>(zeros.data()),
+                                          made.act.arrivals.num_bytes()));
+    FATHOM_RETURN_IF_ERROR(backend.finish());
+  }
   return made;
 }
 

@@ -12,6 +12,8 @@ struct ActivationLimits {
   std::int64_t max_logit_rows = 16;    // rows of a step that yield logits
   std::int64_t index_score_bytes = 0;  // budget of one tile of index scores
   std::int64_t workspace_bytes = 0;    // the largest operation's
+  std::int64_t num_arrivals = 0;       // the largest operation's (ExecutionContext::arrivals)
+  bool quantised_inputs = false;       // rows that FP8 linears read are kept after AQ too (CUDA)
   bool draft = false;                  // room for draft blocks
   std::int32_t num_taps = 0;           // trunk layers that a DSpark drafter taps
 };
@@ -24,14 +26,16 @@ struct Activations {
   View post[2];               // [tokens, hc] f32
   View comb[2];               // [tokens, hc, hc] f32
   View x;                     // [tokens, hidden] act: normed input of a sublayer
+  View x_quantised;           // [tokens, hidden] act: x of an attention sublayer after AQ; unset without them
   View y;                     // [tokens, hidden] act: output of a sublayer
   View window_rope;           // [tokens, rope / 2, 2] f32
   View compressed_rope;       // [tokens, rope / 2, 2] f32
 
-  View q_low;         // [tokens, q_lora] act
-  View q_low_normed;  // [tokens, q_lora] act
-  View kv_raw;        // [tokens, head_dim] act
-  View main_u;        // [tokens, c * head_dim] f32, width of the layer's ratio
+  View q_low;            // [tokens, q_lora] act
+  View q_low_normed;     // [tokens, q_lora] act
+  View q_low_quantised;  // [tokens, q_lora] act: q_low_normed after AQ; unset without them
+  View kv_raw;           // [tokens, head_dim] act
+  View main_u;           // [tokens, c * head_dim] f32, width of the layer's ratio
   View main_g;
   View index_u;        // [tokens, 2 * index_head_dim] f32
   View index_g;        // [tokens, 2 * index_head_dim] f32
@@ -62,6 +66,7 @@ struct Activations {
 
   std::byte* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
+  View arrivals;  // [num_arrivals] i32 zeros; unset without them
   std::int64_t index_score_bytes = 0;
 };
 

@@ -26,38 +26,65 @@ void project_inputs(const StepScope& scope, const AttentionWeights& weights, con
     outputs[count++] = {&weights.indexer.compressor.wgate, scope.rows_of(act.index_g), true};
     outputs[count++] = {&weights.indexer.weights_proj, scope.rows_of(act.index_weights)};
   }
-  run_linear(scope.context, plans.inputs, {scope.rows_of(act.x), {outputs.data(), count}});
+  run_linear(scope.context, plans.inputs,
+             {scope.rows_of(act.x), {outputs.data(), count}, scope.rows_if_kept(act.x_quantised)});
 }
 
-// q = rope(head_norm(wq_b qr)), qr = norm(low-rank q) shared with the indexer.
-void make_queries(const StepScope& scope, const AttentionWeights& weights, const LayerPlans& plans, std::int32_t ratio,
-                  const View& rope) {
+// What the low-rank q becomes: q_raw = wq_b qr, and the indexer's; qr = norm(low-rank q) is shared.
+void project_queries(const StepScope& scope, const AttentionWeights& weights, const LayerPlans& plans,
+                     std::int32_t ratio) {
   const Activations& act = scope.act;
   const View q_low_normed = scope.rows_of(act.q_low_normed);
-  run_rms_norm(scope.context, scope.plans.q_norm, {scope.rows_of(act.q_low), weights.q_norm, q_low_normed});
+  const View q_low_quantised = scope.rows_if_kept(act.q_low_quantised);
+  run_rms_norm(scope.context, scope.plans.q_norm,
+               {scope.rows_of(act.q_low), weights.q_norm, q_low_normed, q_low_quantised});
   std::array<LinearOutput, 2> outputs;
   std::size_t count = 0;
   outputs[count++] = {&weights.wq_b, scope.rows_of(act.q_raw)};
   if (ratio == 4) outputs[count++] = {&weights.indexer.wq_b, scope.rows_of(act.index_q_raw)};
-  run_linear(scope.context, plans.queries, {q_low_normed, {outputs.data(), count}});
-  run_q_norm_rope(scope.context, scope.plans.q_norm_rope, {scope.rows_of(act.q_raw), rope, scope.rows_of(act.q)});
+  run_linear(scope.context, plans.queries, {q_low_normed, {outputs.data(), count}, q_low_quantised});
 }
 
-void compress(const StepScope& scope, const CompressorWeights& weights, const CompressKvPlan& plan, const View& u,
-              const View& g, const View& frequencies) {
+CompressKvArgs compressor_args(const StepScope& scope, const CompressorWeights& weights, const CompressKvPlan& plan,
+                               const View& u, const View& g) {
   const std::int64_t width = plan.desc.row_width();
-  run_compress_kv(scope.context, plan,
-                  {&scope.step.rows(), scope.pools, scope.rows_of(u, width), scope.rows_of(g, width), weights.ape,
-                   weights.norm, frequencies});
+  return {&scope.step.rows(), scope.pools,  scope.rows_of(u, width),     scope.rows_of(g, width),
+          weights.ape,        weights.norm, scope.compressed_frequencies};
+}
+
+// q = rope(head_norm(q_raw)), the window key, the compressors, the indexer's q: one operation where the backend has
+// it. Compressors before the index and before attention: the entry that a row closes is visible to that row.
+void make_rows(const StepScope& scope, const AttentionWeights& weights, const LayerPlans& plans, std::int32_t ratio,
+               const View& rope) {
+  const Activations& act = scope.act;
+  AttentionRowsArgs args;
+  args.queries = {scope.rows_of(act.q_raw), rope, scope.rows_of(act.q)};
+  args.kv_write = {&scope.step.rows(), scope.pools, scope.rows_of(act.kv_raw), weights.kv_norm, rope};
+  if (ratio != 0) {
+    args.compress_main = compressor_args(scope, weights.compressor, plans.compress_main, act.main_u, act.main_g);
+  }
+  if (ratio == 4) {
+    args.compress_index =
+        compressor_args(scope, weights.indexer.compressor, plans.compress_index, act.index_u, act.index_g);
+    args.index_query = {scope.rows_of(act.index_q_raw), rope, scope.rows_of(act.index_q)};
+  }
+  if (scope.context.variants->has(OpKind::kAttentionRows)) {
+    return run_attention_rows(scope.context, plans.attention_rows, args);
+  }
+  run_q_norm_rope(scope.context, scope.plans.q_norm_rope, args.queries);
+  run_kv_write(scope.context, plans.kv_write, args.kv_write);
+  if (ratio != 0) run_compress_kv(scope.context, plans.compress_main, args.compress_main);
+  if (ratio == 4) {
+    run_compress_kv(scope.context, plans.compress_index, args.compress_index);
+    run_index_query(scope.context, scope.plans.index_query, args.index_query);
+  }
 }
 
 // Scores and selection in tiles of rows: a tile's scores fit the budget, whatever the context. Rows do not
 // see each other, so the tiling does not enter the result.
-void select_entries(const StepScope& scope, const LayerPlans& plans, const View& rope) {
+void select_entries(const StepScope& scope, const LayerPlans& plans) {
   const Activations& act = scope.act;
   const View index_q = scope.rows_of(act.index_q);
-  run_index_query(scope.context, scope.plans.index_query, {scope.rows_of(act.index_q_raw), rope, index_q});
-
   std::int64_t most_visible = 1;
   for (const std::int32_t position : scope.step.positions()) {
     most_visible = std::max<std::int64_t>(most_visible, (std::int64_t{position} + 1) / 4);
@@ -92,17 +119,10 @@ void run_attention(const StepScope& scope, const AttentionWeights& weights, std:
   const View rope = scope.rows_of(ratio == 0 ? act.window_rope : act.compressed_rope);
 
   project_inputs(scope, weights, plans, ratio);
-  make_queries(scope, weights, plans, ratio, rope);
-  run_kv_write(scope.context, plans.kv_write,
-               {&scope.step.rows(), scope.pools, scope.rows_of(act.kv_raw), weights.kv_norm, rope});
-  // Compressors before the index and before attention: the entry that a row closes is visible to that row.
-  if (ratio != 0) {
-    compress(scope, weights.compressor, plans.compress_main, act.main_u, act.main_g, scope.compressed_frequencies);
-  }
+  project_queries(scope, weights, plans, ratio);
+  make_rows(scope, weights, plans, ratio, rope);
   if (ratio == 4) {
-    compress(scope, weights.indexer.compressor, plans.compress_index, act.index_u, act.index_g,
-             scope.compressed_frequencies);
-    select_entries(scope, plans, rope);
+    select_entries(scope, plans);
     scope.taps.write(scope.context, "topk", index, scope.rows_of(act.selected));
   }
   const View o = scope.rows_of(act.o);

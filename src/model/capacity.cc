@@ -16,8 +16,11 @@ std::int64_t activation_bytes_of(const ModelConfig& config, const CapacityReques
   limits.max_tokens = request.max_step_tokens;
   limits.max_logit_rows = std::max<std::int64_t>(limits.max_logit_rows, request.max_sequences);
   limits.index_score_bytes = std::max<std::int64_t>(4 * kMiB, config.max_position_embeddings);
-  limits.workspace_bytes =
-      plan_model(config, layout, request.numerics, {limits.max_tokens, limits.max_logit_rows}, device).workspace_bytes;
+  const ModelPlans plans =
+      plan_model(config, layout, request.numerics, {limits.max_tokens, limits.max_logit_rows}, device);
+  limits.workspace_bytes = plans.workspace_bytes;
+  limits.num_arrivals = plans.num_arrivals;
+  limits.quantised_inputs = keeps_quantised_inputs(config, request.numerics, device);
   limits.draft = request.num_draft_layers > 0;
   // More than one stage is a DSpark drafter.
   if (request.num_draft_layers > 1) {

@@ -21,6 +21,8 @@ struct StepScope {
 
   // The first rows of a buffer that is sized for the largest step.
   View rows_of(const View& buffer) const { return buffer.rows(0, step.num_tokens()); }
+  // The same, or nothing where the buffer is not kept.
+  View rows_if_kept(const View& buffer) const { return buffer.empty() ? View{} : rows_of(buffer); }
   // The same memory seen as rows of another width.
   View rows_of(const View& buffer, std::int64_t width) const {
     return make_view(buffer.data, buffer.dtype, {step.num_tokens(), width});
@@ -34,7 +36,9 @@ class Residual {
   // The streams lie in buffer `current`; `spare` is free.
   Residual(int current, int spare) : current_(current), spare_(spare) {}
 
-  void begin_sublayer(const StepScope& scope, const HyperConnectionParams& params, const View& norm);
+  // `quantised`: where its input after AQ is wanted too, or nothing.
+  void begin_sublayer(const StepScope& scope, const HyperConnectionParams& params, const View& norm,
+                      const View& quantised = {});
   void end_sublayer(const StepScope& scope);
 
   bool is_open() const { return open_; }
@@ -42,7 +46,7 @@ class Residual {
   View streams(const StepScope& scope) const { return scope.rows_of(scope.act.streams[current_]); }
 
  private:
-  void transition(const StepScope& scope, const HyperConnectionParams* next, const View& norm);
+  void transition(const StepScope& scope, const HyperConnectionParams* next, const View& norm, const View& quantised);
 
   int current_;
   int spare_;

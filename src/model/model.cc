@@ -33,6 +33,8 @@ Result<std::unique_ptr<Model>> Model::make(const Checkpoint& checkpoint, Backend
   // One row of scores at the longest context must fit.
   limits.index_score_bytes = std::max<std::int64_t>(options.index_score_bytes, config.max_position_embeddings);
   limits.workspace_bytes = model->plans_.workspace_bytes;
+  limits.num_arrivals = model->plans_.num_arrivals;
+  limits.quantised_inputs = keeps_quantised_inputs(config, options.numerics, backend.device());
   limits.draft = num_draft_layers > 0;
   if (model->weights_.draft.kind == DraftKind::kDspark) {
     limits.num_taps = static_cast<std::int32_t>(config.dspark_target_layer_ids.size());
@@ -63,6 +65,8 @@ ExecutionContext Model::make_context() const {
   context.variants = &variants_;
   context.scratch = arena_.act.workspace;
   context.scratch_bytes = arena_.act.workspace_bytes;
+  context.arrivals = arena_.act.arrivals.as<std::uint32_t>();
+  context.num_arrivals = plans_.num_arrivals;
   return context;
 }
 

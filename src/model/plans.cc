@@ -35,17 +35,21 @@ class Planner {
     plans.moe_experts = keep(plan_moe_experts({tokens, c.hidden_size, c.moe_intermediate_size, c.n_routed_experts,
                                                c.num_experts_per_tok, c.swiglu_limit, numerics_},
                                               device_));
+    plans.num_arrivals = plans.moe_experts.num_arrivals;
     plans.hc_head = keep(plan_hc_head({c.hidden_size, c.hc_mult, c.hc_eps, c.rms_norm_eps, numerics_}, device_));
     plans.lm_head = keep(plan_lm_head({limits_.max_logit_rows, c.hidden_size, c.vocab_size}, device_));
     plans.draft_input = keep(plan_draft_input({tokens, c.hidden_size, c.hc_mult, c.rms_norm_eps, numerics_}, device_));
     if (c.has_dspark_keys()) plan_dspark(plans);
-    for (const LayerCache& cache : layout.layers) plans.layers.push_back(plan_layer(cache));
+    for (const LayerCache& cache : layout.layers) {
+      plans.layers.push_back(plan_layer(cache, plans.q_norm_rope, plans.index_query));
+      plans.num_arrivals = std::max(plans.num_arrivals, plans.layers.back().attention.num_arrivals);
+    }
     plans.workspace_bytes = workspace_bytes_;
     return plans;
   }
 
  private:
-  LayerPlans plan_layer(const LayerCache& cache) {
+  LayerPlans plan_layer(const LayerCache& cache, const QNormRopePlan& q_norm_rope, const IndexQueryPlan& index_query) {
     const ModelConfig& c = config_;
     LayerPlans plans;
     std::int64_t inputs = c.q_lora_rank + c.head_dim;
@@ -67,6 +71,8 @@ class Planner {
     plans.inputs = keep(plan_linear({limits_.max_tokens, c.hidden_size, inputs, numerics_}, device_));
     plans.queries = keep(plan_linear({limits_.max_tokens, c.q_lora_rank, queries, numerics_}, device_));
     plans.kv_write = keep(plan_kv_write({cache, c.rms_norm_eps, numerics_}, device_));
+    plans.attention_rows =
+        keep(plan_attention_rows(q_norm_rope, plans.kv_write, plans.compress_main, plans.compress_index, index_query));
     plans.attention = keep(
         plan_sparse_attention({cache, limits_.max_tokens, c.num_attention_heads, c.index_topk, numerics_}, device_));
     return plans;
@@ -98,6 +104,11 @@ class Planner {
 };
 
 }  // namespace
+
+bool keeps_quantised_inputs(const ModelConfig& config, const Numerics& numerics, const DeviceInfo& device) {
+  return device.backend == BackendKind::kCuda && numerics.quantise_linear_input && config.hidden_size % 128 == 0 &&
+         config.q_lora_rank % 128 == 0;
+}
 
 ModelPlans plan_model(const ModelConfig& config, const CacheLayout& layout, const Numerics& numerics,
                       const PlanLimits& limits, const DeviceInfo& device) {

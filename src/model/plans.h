@@ -7,6 +7,7 @@
 #include "checkpoint/expected_tensors.h"
 #include "model/cache_layout.h"
 #include "ops/attention_output/attention_output.h"
+#include "ops/attention_rows/attention_rows.h"
 #include "ops/compress_kv/compress_kv.h"
 #include "ops/draft_input/draft_input.h"
 #include "ops/embed/embed.h"
@@ -36,6 +37,7 @@ struct LayerPlans {
   KvWritePlan kv_write;
   CompressKvPlan compress_main;
   CompressKvPlan compress_index;
+  AttentionRowsPlan attention_rows;  // of kv_write, the compressors and the queries, where they are one operation
   IndexScoresPlan index_scores;
   SparseAttentionPlan attention;
 };
@@ -63,12 +65,17 @@ struct ModelPlans {
   MarkovHeadPlan markov_head;
   std::vector<LayerPlans> layers;    // trunk, then draft stages
   std::int64_t workspace_bytes = 0;  // the largest
+  std::int64_t num_arrivals = 0;     // the largest (ExecutionContext::arrivals)
 };
 
 struct PlanLimits {
   std::int64_t max_tokens = 0;
   std::int64_t max_logit_rows = 0;
 };
+
+// Whether a sublayer's input and the low-rank q are written after AQ too, by the operations that make them: where a
+// quantising pass would be a launch. The rows are whole blocks.
+bool keeps_quantised_inputs(const ModelConfig& config, const Numerics& numerics, const DeviceInfo& device);
 
 ModelPlans plan_model(const ModelConfig& config, const CacheLayout& layout, const Numerics& numerics,
                       const PlanLimits& limits, const DeviceInfo& device);

@@ -37,6 +37,7 @@ Result<StepInput> StepInput::make(Backend& backend, const StepInputLimits& limit
 
 void StepInput::clear() {
   num_tokens_ = num_sequences_ = num_logit_rows_ = 0;
+  rows_.short_sequences = false;
   num_context_entries_ = num_window_entries_ = 0;
 }
 

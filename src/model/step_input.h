@@ -43,6 +43,8 @@ class StepInput {
   void add(const SequenceRows& sequence);
   // Logits are wanted for this row of the step.
   void add_logit_row(std::int32_t row);
+  // What the caller knows of this step and of all that will be replayed as it (StepRows::short_sequences).
+  void set_short_sequences(bool are_short) { rows_.short_sequences = are_short; }
   // Makes rows() and logit_rows() describe what was added.
   Status upload();
   // After upload(): the rows' token ids lie here instead, [tokens] i32 on the device.

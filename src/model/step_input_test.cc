@@ -71,5 +71,17 @@ TEST_F(StepInputWindows, WindowOnlyRowsNeedNoContextTable) {
   EXPECT_EQ(windows(rows), (Windows{{173, 301}}));
 }
 
+TEST_F(StepInputWindows, SequencesAreShortOnlyWhereTheCallerSaysSo) {
+  StepInput input = std::move(StepInput::make(backend_, {16, 1, 1, 16, 16})).value();
+  input.clear();
+  input.add(rows_at(0, 2));
+  ASSERT_TRUE(input.upload().ok());
+  EXPECT_FALSE(input.rows().short_sequences);
+  input.set_short_sequences(true);
+  EXPECT_TRUE(input.rows().short_sequences);
+  input.clear();
+  EXPECT_FALSE(input.rows().short_sequences) << "each step says it anew";
+}
+
 }  // namespace
 }  // namespace fathom

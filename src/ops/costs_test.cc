@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ops/attention_rows/attention_rows.h"
 #include "ops/compress_kv/compress_kv.h"
 #include "ops/index_scores/index_scores.h"
 #include "ops/linear/linear.h"
@@ -106,6 +107,44 @@ TEST(Costs, ExpertsThatAreHitCountOnce) {
   const double expert_bytes = 3.0 * (32 * 64 / 2 + 32 * 64 / 32);
   EXPECT_EQ(cost.bytes, 2 * expert_bytes + 2 * 64 * 4 + 2 * 64 * 4 + 4 * 4 + 4 * 4);
   EXPECT_EQ(cost.flops, 3.0 * 2 * 4 * 32 * 64);
+}
+
+// A layer without compressors has two parts, ratio 128 three, ratio 4 five.
+TEST(Costs, AttentionRowsCountTheirParts) {
+  Random random;
+  for (const std::int32_t ratio : {0, 4, 128}) {
+    const PagedCache cache(random, ratio, true, 1, 256);
+    const LayerCache& layer = cache.layer();
+    const StepPart parts[] = {{0, 126, 2}};
+    const TestStep step = cache.make_step(parts);
+    const Numerics numerics = Numerics::serve();
+    AttentionRowsPlan plan;
+    if (ratio != 0) plan.compress_main = plan_compress_kv({CompressorKind::kMain, layer, 1e-6f, numerics}, {});
+    if (ratio == 4) plan.compress_index = plan_compress_kv({CompressorKind::kIndex, layer, 1e-6f, numerics}, {});
+    plan = plan_attention_rows(plan_q_norm_rope({8, 512, 64, 1e-6f, numerics}, {}),
+                               plan_kv_write({layer, 1e-6f, numerics}, {}), plan.compress_main, plan.compress_index,
+                               plan_index_query({8, 128, 64, numerics}, {}));
+    EXPECT_GE(plan.workspace_bytes, plan.kv_write.workspace_bytes);
+    const Tensor q(DType::kF32, {2, 8, 512}), index_q(DType::kF32, {2, 8, 128}), rope(DType::kF32, {2, 32, 2}),
+        kv(DType::kF32, {2, 512}), norm(DType::kBF16, {512}), main(DType::kF32, {2, ratio == 4 ? 1024 : 512}),
+        index(DType::kF32, {2, 256});
+    AttentionRowsArgs args;
+    args.queries = {q.view(), rope.view(), q.view()};
+    args.kv_write = {&step.rows(), cache.pools(), kv.view(), norm.view(), rope.view()};
+    args.compress_main = {&step.rows(), cache.pools(), main.view(), main.view(), main.view(), norm.view(), rope.view()};
+    args.compress_index = {&step.rows(), cache.pools(), index.view(), index.view(),
+                           index.view(), norm.view(),   rope.view()};
+    args.index_query = {index_q.view(), rope.view(), index_q.view()};
+    const HostLengths lengths{step.positions()};
+    double bytes =
+        cost_q_norm_rope(plan.queries, args.queries).bytes + cost_kv_write(plan.kv_write, args.kv_write).bytes;
+    if (ratio != 0) bytes += cost_compress_kv(plan.compress_main, args.compress_main, lengths).bytes;
+    if (ratio == 4) {
+      bytes += cost_compress_kv(plan.compress_index, args.compress_index, lengths).bytes +
+               cost_index_query(plan.index_query, args.index_query).bytes;
+    }
+    EXPECT_EQ(cost_attention_rows(plan, args, lengths).bytes, bytes) << "ratio " << ratio;
+  }
 }
 
 }  // namespace

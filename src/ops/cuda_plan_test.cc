@@ -2,9 +2,11 @@
 // nothing depends on lengths.
 #include <gtest/gtest.h>
 
+#include "ops/attention_rows/attention_rows.h"
 #include "ops/hyper_connection/plan.h"
 #include "ops/index_scores/plan.h"
 #include "ops/linear/plan.h"
+#include "ops/moe_experts/moe_experts.h"
 #include "ops/moe_experts/plan.h"
 #include "ops/registry.h"
 #include "ops/select_topk/plan.h"
@@ -149,6 +151,37 @@ TEST(CudaPlan, hyper_connection_scratch_covers_both_variants) {
   EXPECT_EQ(hc_row_blocks(33), 5);
   EXPECT_EQ(hc_row_blocks(4096), 8);
   EXPECT_GE(hc_workspace_bytes(1, 128), (kHcPartials + 4) * 4 + 128 * 2);
+}
+
+TEST(CudaPlan, attention_rows_have_a_block_for_every_row_and_head) {
+  const AttentionRowsBlocks window = attention_rows_blocks(3, 0, 9, 7);
+  EXPECT_EQ(window.ends, (std::array<std::int64_t, 5>{0, 0, 3, 3 + 7, 3 + 7})) << "27 heads in blocks of four";
+  const AttentionRowsBlocks ratio128 = attention_rows_blocks(1, 128, 64, 64);
+  EXPECT_EQ(ratio128.ends, (std::array<std::int64_t, 5>{1, 1, 2, 18, 18}));
+  const AttentionRowsBlocks ratio4 = attention_rows_blocks(5, 4, 9, 7);
+  EXPECT_EQ(ratio4.ends, (std::array<std::int64_t, 5>{5, 10, 15, 15 + 12, 15 + 12 + 9}));
+}
+
+TEST(CudaPlan, attention_has_a_counter_for_every_row_and_16_heads_of_a_split_call) {
+  for (const std::int32_t heads : {4, 8, 16, 32, 64, 128}) {
+    for (const std::int32_t ratio : {0, 4, 128}) {
+      for (std::int64_t tokens = 1; tokens <= 512; ++tokens) {
+        if (!attention_tiling(tokens, heads, ratio, 512, kSm90Shared, true).split) continue;
+        EXPECT_LE(tokens * ceil_div(heads, 16), attention_num_arrivals(512, heads, ratio, 512));
+        EXPECT_LE(tokens * ceil_div(heads, 16), attention_num_arrivals(tokens, heads, ratio, 512));
+      }
+    }
+  }
+  EXPECT_EQ(attention_num_arrivals(512, 64, 0, 0), 0) << "a window is one group";
+}
+
+TEST(CudaPlan, experts_have_a_counter_for_every_row_and_block) {
+  EXPECT_EQ(moe_num_arrivals(1, 4096), 64);
+  EXPECT_EQ(moe_num_arrivals(128, 7168), 128 * 112);
+  EXPECT_EQ(moe_num_arrivals(4096, 4096), kMoeArrivalTokens * 64) << "larger calls sum in a launch";
+  const DeviceInfo cuda{BackendKind::kCuda, 1, 132, 90, kSm90Shared};
+  EXPECT_EQ(plan_moe_experts({64, 4096, 2048, 256, 6, 10.0f, Numerics::serve()}, cuda).num_arrivals, 64 * 64);
+  EXPECT_EQ(plan_moe_experts({64, 4096, 2048, 256, 6, 10.0f, Numerics::serve()}, {}).num_arrivals, 0);
 }
 
 }  // namespace

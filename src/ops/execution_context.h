@@ -54,6 +54,12 @@ struct ExecutionContext {
   std::byte* scratch = nullptr;
   std::int64_t scratch_bytes = 0;
 
+  // CUDA: counters of kernels whose last block to arrive finishes what all of them began, at least the plan's
+  // num_arrivals. Zeros before an operation and after it: its kernels reset what they counted. Of this context alone,
+  // like scratch: operations of one stream follow each other.
+  std::uint32_t* arrivals = nullptr;
+  std::int64_t num_arrivals = 0;
+
  private:
   static constexpr std::array<std::int32_t, kNumOpKinds> make_repeats() {
     std::array<std::int32_t, kNumOpKinds> once{};

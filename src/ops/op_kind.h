@@ -18,6 +18,7 @@ enum class OpKind : std::uint8_t {
   kKvWrite,
   kCompressKv,
   kIndexQuery,
+  kAttentionRows,
   kIndexScores,
   kSelectTopk,
   kSparseAttention,
@@ -31,7 +32,7 @@ enum class OpKind : std::uint8_t {
   kSample,
   kAllReduce,
 };
-inline constexpr int kNumOpKinds = 22;
+inline constexpr int kNumOpKinds = 23;
 
 // "sparse_attention": also the name of its folder.
 std::string_view op_name(OpKind kind);

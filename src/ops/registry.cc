@@ -4,11 +4,10 @@ namespace fathom {
 namespace {
 
 constexpr std::array<std::string_view, kNumOpKinds> kOpNames = {
-    "embed",        "hyper_connection", "hc_head",          "linear",           "rms_norm",
-    "rope_rows",    "q_norm_rope",      "kv_write",         "compress_kv",      "index_query",
-    "index_scores", "select_topk",      "sparse_attention", "attention_output", "moe_route",
-    "moe_experts",  "lm_head",          "draft_input",      "stream_mean",      "markov_head",
-    "sample",       "all_reduce",
+    "embed",       "hyper_connection", "hc_head",          "linear",      "rms_norm",       "rope_rows",
+    "q_norm_rope", "kv_write",         "compress_kv",      "index_query", "attention_rows", "index_scores",
+    "select_topk", "sparse_attention", "attention_output", "moe_route",   "moe_experts",    "lm_head",
+    "draft_input", "stream_mean",      "markov_head",      "sample",      "all_reduce",
 };
 
 }  // namespace

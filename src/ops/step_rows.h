@@ -11,6 +11,9 @@ namespace fathom {
 struct StepRows {
   std::int32_t num_tokens = 0;
   std::int32_t num_sequences = 0;
+  // No sequence has more than kMaxDraft + 1 rows, in this step and in all that replay it: nothing that an operation
+  // reads of the compressors' states is overwritten by the step.
+  bool short_sequences = false;
   View token_ids;       // [tokens] i32
   View positions;       // [tokens] i32, absolute, 0-based
   View sequence_of;     // [tokens] i32: index into the per-sequence arrays below

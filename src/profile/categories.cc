@@ -13,6 +13,7 @@ constexpr OperationCategory kTable[] = {
     {"kv_write", "cache"},
     {"compress_kv", "cache"},
     {"index_query", "indexer"},
+    {"attention_rows", "cache"},
     {"index_scores", "indexer"},
     {"select_topk", "indexer"},
     {"moe_route", "router"},

@@ -9,6 +9,7 @@
 
 #include "device.h"
 #include "ops/attention_output/attention_output.h"
+#include "ops/attention_rows/attention_rows.h"
 #include "ops/hyper_connection/hyper_connection.h"
 #include "ops/index_scores/index_scores.h"
 #include "ops/linear/linear.h"
@@ -285,17 +286,20 @@ TEST(Bench, moe_experts) {
       const MoeExpertsPlan plan =
           plan_moe_experts({batch, kHidden, kInter, kExperts, kTopk, 10.0f, kServe}, device_info());
       for (const bool with_shared : {false, true}) {
-        const double us = time_cuda(
-            OpKind::kMoeExperts, "mma", plan.workspace_bytes, copies, 2 * copies, [&](ExecutionContext& c, int copy) {
-              run_moe_experts(
-                  c, plan,
-                  {x, ids[static_cast<std::size_t>(copy)], weights, all,
-                   with_shared ? &shared[static_cast<std::size_t>(copy % shared_copies)] : nullptr, &layout, out});
-            });
-        const double expert_bytes = 3.0 * kHidden * kInter * (0.5 + (mx ? 1.0 / 32 : 1.0 / 16));
-        const std::string name =
-            std::string("moe_experts/mma ") + (mx ? "MXFP4" : "NVFP4") + (with_shared ? " + shared FP8" : "");
-        line(name.c_str(), batch, us, distinct * expert_bytes + (with_shared ? 3.0 * kHidden * kInter : 0.0));
+        for (const std::string variant : {"mma", "mma_arrival"}) {
+          const double us = time_cuda(
+              OpKind::kMoeExperts, variant, plan.workspace_bytes, copies, 2 * copies,
+              [&](ExecutionContext& c, int copy) {
+                run_moe_experts(
+                    c, plan,
+                    {x, ids[static_cast<std::size_t>(copy)], weights, all,
+                     with_shared ? &shared[static_cast<std::size_t>(copy % shared_copies)] : nullptr, &layout, out});
+              });
+          const double expert_bytes = 3.0 * kHidden * kInter * (0.5 + (mx ? 1.0 / 32 : 1.0 / 16));
+          const std::string name =
+              "moe_experts/" + variant + " " + (mx ? "MXFP4" : "NVFP4") + (with_shared ? " + shared FP8" : "");
+          line(name.c_str(), batch, us, distinct * expert_bytes + (with_shared ? 3.0 * kHidden * kInter : 0.0));
+        }
       }
     }
   }
@@ -423,6 +427,75 @@ SyntheticCache make_cache(Arena& arena, int ratio, int batch, std::int64_t lengt
   return c;
 }
 
+// Every row closes a group of its compressors, which one in four does.
+TEST(Bench, attention_rows) {
+  FATHOM_NEEDS_GPU();
+  constexpr std::int32_t kHeads = 64;
+  for (const int ratio : {4, 128, 0}) {
+    for (const int batch : batches()) {
+      Arena arena;
+      const int copies = 16;
+      SyntheticCache cache = make_cache(arena, ratio, batch, 8192, 512, copies);
+      LayerCache& layer = cache.layer;
+      const std::int64_t main_width = ratio == 4 ? 1024 : 512;
+      const std::int64_t slab = ratio == 0 ? 0 : compressor_slots(ratio) * main_width * 4;
+      layer.main_u_offset_bytes = 0, layer.main_g_offset_bytes = slab;
+      layer.index_u_offset_bytes = 2 * slab, layer.index_g_offset_bytes = 2 * slab + 16 * 256 * 4;
+      cache.pools.state_slot_bytes = 2 * slab + 2 * 16 * 256 * 4;
+      cache.pools.state = constant_bytes(arena, DType::kU8, {cache.pools.state_slot_bytes}, 0x3c).data;
+      AttentionRowsPlan parts;
+      parts.queries = plan_q_norm_rope({kHeads, 512, 64, 1e-6f, kServe}, device_info());
+      parts.kv_write = plan_kv_write({layer, 1e-6f, kServe}, device_info());
+      if (ratio != 0)
+        parts.compress_main = plan_compress_kv({CompressorKind::kMain, layer, 1e-6f, kServe}, device_info());
+      if (ratio == 4)
+        parts.compress_index = plan_compress_kv({CompressorKind::kIndex, layer, 1e-6f, kServe}, device_info());
+      parts.index_query = plan_index_query({64, 128, 64, kServe}, device_info());
+      const AttentionRowsPlan plan = plan_attention_rows(parts.queries, parts.kv_write, parts.compress_main,
+                                                         parts.compress_index, parts.index_query);
+      const View rope = constant_bytes(arena, DType::kF32, {batch, 32, 2}, 0x3f), norm = random_bf16(arena, {512}),
+                 frequencies = constant_bytes(arena, DType::kF32, {32}, 0x3c);
+      AttentionRowsArgs args;
+      args.queries = {random_bf16(arena, {batch, kHeads * 512}), rope,
+                      arena.poisoned(DType::kBF16, {batch, kHeads, 512})};
+      args.kv_write = {nullptr, cache.pools, random_bf16(arena, {batch, 512}), norm, rope};
+      const auto rows_of = [&](std::int64_t width) { return constant_bytes(arena, DType::kF32, {batch, width}, 0x3d); };
+      if (ratio != 0)
+        args.compress_main = {nullptr,
+                              cache.pools,
+                              rows_of(main_width),
+                              rows_of(main_width),
+                              constant_bytes(arena, DType::kF32, {ratio, main_width}, 0x3d),
+                              norm,
+                              frequencies};
+      if (ratio == 4) {
+        args.compress_index = {nullptr,
+                               cache.pools,
+                               rows_of(256),
+                               rows_of(256),
+                               constant_bytes(arena, DType::kF32, {4, 256}, 0x3d),
+                               random_bf16(arena, {128}),
+                               frequencies};
+        args.index_query = {random_bf16(arena, {batch, 64 * 128}), rope,
+                            arena.poisoned(DType::kBF16, {batch, 64, 128})};
+      }
+      const double bytes = cost_q_norm_rope(plan.queries, args.queries).bytes + batch * (1024.0 + 584.0) +
+                           (ratio != 0 ? batch * 4.0 * main_width * (ratio == 4 ? 4 : 2 + 128) : 0.0) +
+                           (ratio == 4 ? 2.0 * batch * 64 * 128 * 2 : 0.0);
+      for (const std::string& variant : cuda_variants(OpKind::kAttentionRows)) {
+        const double us = time_cuda(OpKind::kAttentionRows, variant, plan.workspace_bytes, copies, copies,
+                                    [&](ExecutionContext& c, int copy) {
+                                      AttentionRowsArgs one = args;
+                                      one.kv_write.rows = one.compress_main.rows = one.compress_index.rows =
+                                          &cache.rows[static_cast<std::size_t>(copy)];
+                                      run_attention_rows(c, plan, one);
+                                    });
+        line(("attention_rows/" + variant + " ratio " + std::to_string(ratio)).c_str(), batch, us, bytes);
+      }
+    }
+  }
+}
+
 TEST(Bench, sparse_attention) {
   FATHOM_NEEDS_GPU();
   for (const auto& [ratio, length, topk] : {std::array<std::int64_t, 3>{4, 8192, 512}, {128, 8192, 0}}) {
@@ -441,7 +514,7 @@ TEST(Bench, sparse_attention) {
       const View out = arena.poisoned(DType::kBF16, {batch, 64, 512});
       const SparseAttentionPlan plan =
           plan_sparse_attention({cache.layer, batch, 64, static_cast<std::int32_t>(topk), kServe}, device_info());
-      for (const char* variant : {"simt", "mma", "mma_splitk", "wgmma"}) {
+      for (const char* variant : {"simt", "mma", "mma_splitk", "mma_splitk_arrival", "wgmma"}) {
         const double us = time_cuda(
             OpKind::kSparseAttention, variant, plan.workspace_bytes, copies, copies,
             [&](ExecutionContext& c, int copy) {

@@ -171,10 +171,13 @@ std::vector<std::string> cuda_variants(OpKind op) {
 
 namespace {
 
+constexpr std::int64_t kNumArrivals = 256 * 128;
+
 struct Run {
   VariantTable table;
   ExecutionContext context;
   void* scratch = nullptr;
+  void* arrivals = nullptr;
   cudaStream_t stream = nullptr;
 
   Run(OpKind op, std::string_view variant, std::int64_t scratch_bytes) {
@@ -193,9 +196,21 @@ struct Run {
     context.stream = stream;
     context.scratch = static_cast<std::byte*>(scratch);
     context.scratch_bytes = scratch_bytes;
+    check(cudaMalloc(&arrivals, kNumArrivals * 4), "arrivals");
+    check(cudaMemset(arrivals, 0, kNumArrivals * 4), "arrivals");
+    check(cudaDeviceSynchronize(), "before the run");
+    context.arrivals = static_cast<std::uint32_t*>(arrivals);
+    context.num_arrivals = kNumArrivals;
+  }
+  // Every operation leaves the counters as it found them.
+  void expect_no_arrivals(const std::string& name) const {
+    std::vector<std::uint32_t> left(kNumArrivals);
+    check(cudaMemcpy(left.data(), arrivals, kNumArrivals * 4, cudaMemcpyDeviceToHost), "arrivals");
+    EXPECT_EQ(std::count(left.begin(), left.end(), 0u), kNumArrivals) << name;
   }
   ~Run() {
     check(cudaFree(scratch), "cudaFree");
+    check(cudaFree(arrivals), "cudaFree");
     check(cudaStreamDestroy(stream), "cudaStreamDestroy");
   }
 };
@@ -209,6 +224,7 @@ void run_cuda(OpKind op, std::string_view variant, std::int64_t scratch_bytes,
   const std::string name = std::string(op_name(op)) + "/" + std::string(variant);
   check(cudaGetLastError(), (name + " launch").c_str());
   check(cudaStreamSynchronize(run.stream), name.c_str());
+  run.expect_no_arrivals(name);
 }
 
 double time_cuda(OpKind op, std::string_view variant, std::int64_t scratch_bytes, int num_copies,
@@ -241,6 +257,7 @@ double time_cuda(OpKind op, std::string_view variant, std::int64_t scratch_bytes
   check(cudaGraphDestroy(graph), "destroy");
   check(cudaEventDestroy(begin), "destroy");
   check(cudaEventDestroy(end), "destroy");
+  run.expect_no_arrivals(name);
   return times[times.size() / 2];
 }
 

@@ -122,7 +122,7 @@ TEST(Model, every_node_of_a_captured_step_has_its_operation) {
   const auto [once_us, once_kernels] = timed(OpKind::kLinear, 1);
   EXPECT_EQ(once_kernels, num_kernels);
   for (const OpKind op : {OpKind::kLinear, OpKind::kMoeExperts, OpKind::kSparseAttention, OpKind::kHyperConnection,
-                          OpKind::kCompressKv, OpKind::kSelectTopk, OpKind::kSample}) {
+                          OpKind::kAttentionRows, OpKind::kSelectTopk, OpKind::kSample}) {
     const auto [us, kernels] = timed(op, 3);
     EXPECT_EQ(kernels, num_kernels + 2 * by_operation[std::string(op_name(op))]) << op_name(op);
     std::snprintf(text, sizeof(text), "    step %.1f us by its segments; %s twice more: %.1f us, so it adds %.1f us",

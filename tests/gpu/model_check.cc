@@ -1,6 +1,7 @@
 // The mini model on the GPU beside the CPU's `serve` numerics: layer by layer on the CPU's streams, then free
 // running, then the same answers whatever the batch and with graphs on.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include "device.h"
 #include "engine/load_model.h"
 #include "engine/session.h"
+#include "ops/cuda/variants.h"
 #include "telemetry/taps.h"
 #include "tensor/scalar_formats.h"
 
@@ -185,6 +187,114 @@ TEST(Model, layer_forced) {
       EXPECT_LE(p99, 5e-2) << name << " layer " << layer;
       in = expected;
     }
+  }
+}
+
+// Microseconds of a replayed step, with the defaults and with the variants that have more launches, by turns.
+std::string step_times(Model& model, const StepInput& step, const CachePools& pools, std::int32_t batch) {
+  OpRegistry registry;
+  register_cuda_variants(registry);
+  const std::vector<std::pair<std::string, std::string>> more = {{"attention_rows", "separate"},
+                                                                 {"sparse_attention", "mma_splitk"}};
+  const VariantTable separate = *VariantTable::choose(registry, BackendKind::kCuda, more);
+  ExecutionContext contexts[2] = {model.make_context(), model.make_context()};
+  contexts[1].variants = &separate;
+  double best[2] = {1e30, 1e30};
+  for (int round = 0; round < 6; ++round) {
+    for (int which = 0; which < 2; ++which) {
+      ExecutionContext& context = contexts[which];
+      context.capture_max_position = 4095;
+      constexpr int kReplays = 20;
+      const auto begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < kReplays; ++i) {
+        EXPECT_TRUE(model.backend()
+                        .launch_captured({-1, step.num_tokens(), batch, 1, false, true}, context,
+                                         [&](ExecutionContext& c) { static_cast<void>(model.forward(c, step, pools)); })
+                        .ok());
+      }
+      EXPECT_TRUE(model.backend().finish().ok());
+      const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+      if (round > 0) best[which] = std::min(best[which], took.count() / kReplays);
+    }
+  }
+  char text[120];
+  std::snprintf(text, sizeof(text), "step %.1f us; with more launches %.1f us", best[0], best[1]);
+  return text;
+}
+
+// A decode step of `batch` rows as a captured graph: the kernels of each layer, by its operations.
+TEST(Model, launches_of_a_layer) {
+  FATHOM_NEEDS_GPU();
+  LoadedModel cuda = load(DeviceChoice::kCuda, 1024);
+  Model& model = *cuda.model;
+  const std::vector<TokenId> ids = prompts().at("len511");
+  Alone prompt(model, ids);
+  static_cast<void>(model.forward(prompt.execution, prompt.step, prompt.pools));
+  const std::int64_t start = static_cast<std::int64_t>(ids.size());
+  const auto blocks = static_cast<std::int32_t>(num_context_blocks(start + 1) + 1);
+  std::vector<std::int32_t> table(static_cast<std::size_t>(blocks));
+  // As Alone laid the prompt out.
+  for (std::int32_t i = 0; i < blocks; ++i) table[static_cast<std::size_t>(i)] = blocks - 1 - i;
+  ASSERT_EQ(blocks, num_context_blocks(start) + 1) << "the row lies in the prompt's blocks";
+  std::vector<float> first_logits;
+  // Sequences and rows of each: decode, then verification of drafts.
+  for (const auto& [batch, num] : {std::pair<std::int32_t, std::int32_t>{1, 1},
+                                   {8, 1},
+                                   {9, 1},
+                                   {16, 1},
+                                   {17, 1},
+                                   {32, 1},
+                                   {63, 1},
+                                   {64, 1},
+                                   {128, 1},
+                                   {1, 5},
+                                   {2, 5},
+                                   {8, 5},
+                                   {16, 5}}) {
+    const std::int32_t total = batch * num;
+    StepInput step = *StepInput::make(model.backend(), {total, batch, 1, batch * blocks, batch * blocks});
+    ExecutionContext context = model.make_context();
+    context.capture_max_position = 4095;
+    step.clear();
+    for (std::int32_t i = 0; i < batch; ++i) {
+      SequenceRows rows;
+      rows.tokens = {ids.data() + 7, static_cast<std::size_t>(num)};
+      rows.start = start;
+      rows.context_table = rows.window_table = table;
+      step.add(rows);
+    }
+    step.add_logit_row(total - num);
+    step.set_short_sequences(true);
+    ASSERT_TRUE(step.upload().ok());
+    View logits;
+    for (int i = 0; i < 4; ++i) {
+      const Status status =
+          model.backend().launch_captured({-1, step.num_tokens(), batch, 1, false, true}, context,
+                                          [&](ExecutionContext& c) { logits = model.forward(c, step, prompt.pools); });
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+    std::vector<float> host(static_cast<std::size_t>(logits.shape.num_elements()));
+    ASSERT_TRUE(
+        model.backend().download(reinterpret_cast<std::byte*>(host.data()), logits.data, logits.num_bytes()).ok());
+    ASSERT_TRUE(model.backend().finish().ok());
+    if (first_logits.empty()) first_logits = host;
+    EXPECT_EQ(host, first_logits) << "one row's logits in a batch of " << batch << " x " << num;
+    const auto captured = model.backend().last_captured();
+    ASSERT_NE(captured, nullptr);
+    std::map<std::int32_t, int> launches;
+    for (const CapturedNode& node : captured->nodes) {
+      if (node.kind == NodeKind::kKernel && node.call >= 0)
+        ++launches[captured->calls[static_cast<std::size_t>(node.call)].scope.layer];
+    }
+    std::string text = "  launches of a layer, " + std::to_string(batch) + " x " + std::to_string(num) + " rows:";
+    for (std::int32_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
+      text += " " + std::to_string(launches[layer]) + " (ratio " +
+              std::to_string(model.config().compress_ratio(layer)) + ")";
+      EXPECT_LE(launches[layer], 20) << "layer " << layer << ", " << batch << " x " << num << " rows";
+    }
+    report(text);
+    report("    " + step_times(model, step, prompt.pools, batch));
+    model.backend().drop_captured();
   }
 }
 

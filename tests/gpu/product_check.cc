@@ -12,6 +12,7 @@
 #include "ops/moe_experts/moe_experts.h"
 #include "ops/moe_route/moe_route.h"
 #include "ops/testing/run.h"
+#include "tensor/block_quantise.h"
 #include "tensor/scalar_formats.h"
 
 namespace fathom::gpu {
@@ -122,6 +123,22 @@ TEST(Gpu, linear) {
                    label(OpKind::kLinear, variant, shape + " bf16"));
       expect_close(read_floats(got[3].out), want_tensors[3].floats(), true, 1e-3,
                    label(OpKind::kLinear, variant, shape + " fp8 b"));
+      // Rows that were quantised where they were made give the same bits.
+      std::vector<float> rows_of_x = x.to_vector();
+      for (std::size_t row = 0; row < rows_of_x.size(); row += static_cast<std::size_t>(k)) {
+        simulate_e4m3(std::span(rows_of_x).subspan(row, static_cast<std::size_t>(k)), 128);
+      }
+      const View quantised_x = arena.copy_bf16(make_f32({tokens, k}, rows_of_x).view());
+      std::vector<LinearOutput> from_quantised;
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        from_quantised.push_back(
+            {&placed[i], arena.poisoned(got[i].out.dtype, {tokens, weights[i].weight.out_features}), i == 1});
+      }
+      run_cuda(OpKind::kLinear, variant, plan.workspace_bytes,
+               [&](ExecutionContext& c) { run_linear(c, plan, {gpu_x, from_quantised, quantised_x}); });
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        EXPECT_EQ(read_floats(from_quantised[i].out), read_floats(got[i].out)) << variant << " output " << i;
+      }
       // Each row alone gives the same bits, whatever tile it was part of.
       for (const std::int64_t row : {std::int64_t{0}, tokens / 2, tokens - 1}) {
         std::vector<LinearOutput> alone;
@@ -314,6 +331,7 @@ TEST(Gpu, moe_experts) {
                           {9, 128, 128, 5, 3},
                           {33, 512, 256, 8, 6},
                           {129, 256, 384, 16, 2},
+                          {300, 128, 128, 9, 3},
                           {3, 4096, 2048, 4, 2}}) {
       if (reduced() && s.tokens * s.hidden > 4096) continue;
       Arena arena;
@@ -330,6 +348,8 @@ TEST(Gpu, moe_experts) {
           ids.push_back(all[static_cast<std::size_t>(k)]);
           weights.push_back(0.2f + 0.1f * static_cast<float>(random.integer(0, 8)));
         }
+        // Hash-routed rows may name an expert twice.
+        if (t % 4 == 1) ids[ids.size() - 2] = ids.back();
       }
       const Tensor id_tensor = make_i32({s.tokens, s.topk}, ids), weight_tensor = make_f32({s.tokens, s.topk}, weights);
       const Tensor want = poisoned(DType::kF32, {s.tokens, s.hidden});
@@ -342,11 +362,22 @@ TEST(Gpu, moe_experts) {
       });
       const View gpu_x = arena.copy_bf16(x.view()), gpu_ids = arena.copy(id_tensor.view()),
                  gpu_weights = arena.copy(weight_tensor.view());
+      std::vector<float> of_mma;
       for (const std::string& variant : cuda_variants(OpKind::kMoeExperts)) {
-        const View got = arena.poisoned(DType::kBF16, {s.tokens, s.hidden});
+        const View got = arena.poisoned(DType::kBF16, {s.tokens, s.hidden}),
+                   first = arena.poisoned(DType::kBF16, {s.tokens, s.hidden}),
+                   routed = arena.poisoned(DType::kBF16, {s.tokens, s.hidden});
+        // Three runs without a wait between: what one leaves behind is what the next begins with.
         run_cuda(OpKind::kMoeExperts, variant, plan.workspace_bytes, [&](ExecutionContext& c) {
+          run_moe_experts(c, plan, {gpu_x, gpu_ids, gpu_weights, e.host, &e.shared, &e.packed, first});
+          run_moe_experts(c, plan, {gpu_x, gpu_ids, gpu_weights, e.host, nullptr, &e.packed, routed});
           run_moe_experts(c, plan, {gpu_x, gpu_ids, gpu_weights, e.host, &e.shared, &e.packed, got});
         });
+        EXPECT_EQ(read_floats(first), read_floats(got)) << variant;
+        if (variant == "mma") of_mma = read_floats(routed);
+        if (variant == "mma_arrival") {
+          EXPECT_EQ(read_floats(routed), of_mma);
+        }
         const std::string what = label(OpKind::kMoeExperts, variant,
                                        (format == WeightFormat::kMxfp4 ? "MXFP4 " : "NVFP4 ") +
                                            std::to_string(s.tokens) + " x " + std::to_string(s.hidden));

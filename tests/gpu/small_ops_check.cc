@@ -1,8 +1,10 @@
 // embed, norms, rope, q, keys, compressors, hyper-connections, head: every CUDA variant against the reference.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
 #include "device.h"
+#include "ops/attention_rows/attention_rows.h"
 #include "ops/compress_kv/compress_kv.h"
 #include "ops/embed/embed.h"
 #include "ops/hc_head/hc_head.h"
@@ -13,6 +15,7 @@
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope_rows/rope_rows.h"
 #include "ops/testing/run.h"
+#include "tensor/block_quantise.h"
 
 namespace fathom::gpu {
 namespace {
@@ -60,6 +63,15 @@ TEST(Gpu, embed) {
   }
 }
 
+// AQ 128 of `rows`, in rows of `width`, bit for bit.
+void expect_quantised(const View& quantised, const View& rows, std::int64_t width, const std::string& what) {
+  std::vector<float> want = read_floats(rows);
+  for (std::size_t row = 0; row < want.size(); row += static_cast<std::size_t>(width)) {
+    simulate_e4m3(std::span(want).subspan(row, static_cast<std::size_t>(width)), 128);
+  }
+  expect_close(read_floats(quantised), want, true, 0.0, what);
+}
+
 TEST(Gpu, rms_norm) {
   FATHOM_NEEDS_GPU();
   Random random;
@@ -80,6 +92,15 @@ TEST(Gpu, rms_norm) {
       });
       expect_close(read_floats(got), want.floats(), true, 1e-3,
                    label(OpKind::kRmsNorm, variant, std::to_string(rows) + " x " + std::to_string(width)));
+      const View again = arena.poisoned(DType::kBF16, {rows, width}),
+                 quantised = arena.poisoned(DType::kBF16, {rows, width});
+      run_cuda(OpKind::kRmsNorm, variant, 0, [&](ExecutionContext& c) {
+        run_rms_norm(c, plan_rms_norm(desc, device_info()),
+                     {arena.copy_bf16(x.view()), arena.copy(weight.view()), again, quantised});
+      });
+      EXPECT_EQ(read_floats(again), read_floats(got)) << variant;
+      expect_quantised(quantised, got, width,
+                       label(OpKind::kRmsNorm, variant, std::to_string(width) + " quantised (exact)"));
     }
   }
 }
@@ -259,6 +280,122 @@ TEST(Gpu, compress_kv) {
   }
 }
 
+// Every part against its reference, and `fused` against `separate` bit for bit.
+TEST(Gpu, attention_rows) {
+  FATHOM_NEEDS_GPU();
+  Random random;
+  const Tensor f = make_f32({32}, make_rope_frequencies(160000, 64, {16.0f}));
+  const std::vector<std::string> variants = cuda_variants(OpKind::kAttentionRows);
+  constexpr std::int32_t kHeads = 9, kIndexHeads = 7;  // blocks of four heads end with some missing
+  for (const std::int32_t ratio : {0, 4, 128}) {
+    Arena arena;
+    PagedCache cache(random, ratio, true, 3, 640);
+    const LayerCache& layer = cache.layer();
+    const auto plan_for = [&](const DeviceInfo& device) {
+      AttentionRowsPlan plan;
+      plan.queries = plan_q_norm_rope({kHeads, 512, 64, 1e-6f, kServe}, device);
+      plan.kv_write = plan_kv_write({layer, 1e-6f, kServe}, device);
+      if (ratio != 0) plan.compress_main = plan_compress_kv({CompressorKind::kMain, layer, 1e-6f, kServe}, device);
+      if (ratio == 4) plan.compress_index = plan_compress_kv({CompressorKind::kIndex, layer, 1e-6f, kServe}, device);
+      plan.index_query = plan_index_query({kIndexHeads, 128, 64, kServe}, device);
+      return plan_attention_rows(plan.queries, plan.kv_write, plan.compress_main, plan.compress_index,
+                                 plan.index_query);
+    };
+    const AttentionRowsPlan cpu = plan_for(kCpu), plan = plan_for(device_info());
+    std::vector<CachePools> pools;
+    for (std::size_t v = 0; v < variants.size(); ++v) pools.push_back(copy_pools(arena, cache));
+    const Tensor kv_norm = random_bf16(random, {512}, 0.3f, 1.0f);
+    const std::int64_t main_width = ratio == 0 ? 512 : plan.compress_main.desc.row_width();
+    const Tensor main_ape = random_f32(random, {std::max(ratio, 1), main_width}),
+                 main_norm = random_bf16(random, {512}, 0.3f, 1.0f);
+    const Tensor index_ape = random_f32(random, {4, 256}), index_norm = random_bf16(random, {128}, 0.3f, 1.0f);
+    const std::vector<std::vector<StepPart>> steps = {{{0, 0, 133}, {1, 0, 255}},
+                                                      {{0, 133, 3}, {1, 255, 1}, {2, 0, 5}},
+                                                      {{0, 136, 120}},
+                                                      {{1, 256, 1}, {2, 5, 1}, {0, 256, 1}},
+                                                      {{0, 257, 9}},
+                                                      {{1, 257, 2}},
+                                                      {{0, 266, 14}, {2, 6, 1}}};
+    for (std::size_t s = 0; s < steps.size(); ++s) {
+      const TestStep step = cache.make_step(steps[s]);
+      const std::int64_t rows = step.rows().num_tokens;
+      const Tensor q_raw = random_bf16_valued(random, {rows, kHeads * 512}, 2.0f),
+                   index_q_raw = random_bf16_valued(random, {rows, kIndexHeads * 128}),
+                   kv = random_bf16_valued(random, {rows, 512}), rope = random_rope(random, rows);
+      const Tensor main_u = random_f32(random, {rows, main_width}), main_g = random_f32(random, {rows, main_width}, 2),
+                   index_u = random_f32(random, {rows, 256}), index_g = random_f32(random, {rows, 256}, 2);
+      const Tensor q = poisoned(DType::kF32, {rows, kHeads, 512}),
+                   index_q = poisoned(DType::kF32, {rows, kIndexHeads, 128});
+      const auto args_of = [&](const StepRows& step_rows, const CachePools& p, const auto& place, const auto& place_act,
+                               const View& out, const View& index_out) {
+        AttentionRowsArgs args;
+        const View at_rope = place(rope.view());
+        args.queries = {place_act(q_raw.view()), at_rope, out};
+        args.kv_write = {&step_rows, p, place_act(kv.view()), place(kv_norm.view()), at_rope};
+        args.compress_main = {&step_rows,
+                              p,
+                              place(main_u.view()),
+                              place(main_g.view()),
+                              place(main_ape.view()),
+                              place(main_norm.view()),
+                              place(f.view())};
+        args.compress_index = {&step_rows,
+                               p,
+                               place(index_u.view()),
+                               place(index_g.view()),
+                               place(index_ape.view()),
+                               place(index_norm.view()),
+                               place(f.view())};
+        args.index_query = {place_act(index_q_raw.view()), at_rope, index_out};
+        return args;
+      };
+      const auto same = [](const View& view) { return view; };
+      const AttentionRowsArgs host = args_of(step.rows(), cache.pools(), same, same, q.view(), index_q.view());
+      const auto reference = [&](OpKind op, const auto& launch) {
+        run_with(op, "reference", 4, kReferenceScratch, launch);
+      };
+      reference(OpKind::kQNormRope, [&](ExecutionContext& c) { run_q_norm_rope(c, cpu.queries, host.queries); });
+      reference(OpKind::kKvWrite, [&](ExecutionContext& c) { run_kv_write(c, cpu.kv_write, host.kv_write); });
+      if (ratio != 0) {
+        reference(OpKind::kCompressKv,
+                  [&](ExecutionContext& c) { run_compress_kv(c, cpu.compress_main, host.compress_main); });
+      }
+      if (ratio == 4) {
+        reference(OpKind::kCompressKv,
+                  [&](ExecutionContext& c) { run_compress_kv(c, cpu.compress_index, host.compress_index); });
+        reference(OpKind::kIndexQuery,
+                  [&](ExecutionContext& c) { run_index_query(c, cpu.index_query, host.index_query); });
+      }
+      StepRows device_rows = copy_rows(arena, step.rows());
+      device_rows.short_sequences = std::all_of(steps[s].begin(), steps[s].end(),
+                                                [](const StepPart& part) { return part.num_tokens <= kMaxDraft + 1; });
+      std::vector<std::vector<float>> queries;
+      for (std::size_t v = 0; v < variants.size(); ++v) {
+        const View got = arena.poisoned(DType::kBF16, {rows, kHeads, 512}),
+                   got_index = arena.poisoned(DType::kBF16, {rows, kIndexHeads, 128});
+        const AttentionRowsArgs args = args_of(
+            device_rows, pools[v], [&](const View& view) { return arena.copy(view); },
+            [&](const View& view) { return arena.copy_bf16(view); }, got, got_index);
+        run_cuda(OpKind::kAttentionRows, variants[v], plan.workspace_bytes, [&](ExecutionContext& c) {
+          run_attention_rows(c, plan, args);
+          // Where the step's class allows it, running it again changes nothing.
+          if (rows <= kMaxDraft + 1) run_attention_rows(c, plan, args);
+        });
+        const std::string what =
+            label(OpKind::kAttentionRows, variants[v], "ratio " + std::to_string(ratio) + " step " + std::to_string(s));
+        expect_close(read_floats(got), q.floats(), true, 1e-3, what + " q");
+        if (ratio == 4) expect_close(read_floats(got_index), index_q.floats(), true, 0.0, what + " index q (exact)");
+        queries.push_back(read_floats(got));
+        EXPECT_EQ(queries.back(), queries.front()) << what << " against " << variants.front();
+      }
+    }
+    for (std::size_t v = 0; v < variants.size(); ++v) {
+      expect_same_bytes(cache, pools[v],
+                        label(OpKind::kAttentionRows, variants[v], "ratio " + std::to_string(ratio) + " caches"));
+    }
+  }
+}
+
 TEST(Gpu, hyper_connection) {
   FATHOM_NEEDS_GPU();
   Random random;
@@ -298,6 +435,7 @@ TEST(Gpu, hyper_connection) {
         gpu.next_post = arena.poisoned(DType::kF32, {tokens, 4}),
         gpu.next_comb = arena.poisoned(DType::kF32, {tokens, 4, 4});
         gpu.normed = arena.poisoned(DType::kBF16, {tokens, hidden});
+        gpu.normed_quantised = arena.poisoned(DType::kBF16, {tokens, hidden});
         const HyperConnectionPlan plan = plan_hyper_connection(desc, device_info());
         run_cuda(OpKind::kHyperConnection, variant, plan.workspace_bytes,
                  [&](ExecutionContext& c) { run_hyper_connection(c, plan, gpu); });
@@ -319,6 +457,7 @@ TEST(Gpu, hyper_connection) {
         expect_close(read_floats(gpu.next_post), next_post.floats(), false, 1e-5, what + " post");
         expect_close(read_floats(gpu.next_comb), next_comb.floats(), false, 1e-5, what + " comb");
         expect_close(read_floats(gpu.normed), normed.floats(), true, 1e-3, what + " normed");
+        expect_quantised(gpu.normed_quantised, gpu.normed, hidden, what + " quantised (exact)");
       }
     }
   }

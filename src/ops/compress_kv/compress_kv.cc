@@ -24,7 +24,7 @@ CompressKvPlan plan_compress_kv(const CompressKvDesc& desc, const DeviceInfo&) {
   return {desc, 0};
 }
 
-void run_compress_kv(ExecutionContext& context, const CompressKvPlan& plan, const CompressKvArgs& args) {
+void check_compress_kv(const CompressKvPlan& plan, const CompressKvArgs& args) {
   const CompressKvDesc& desc = plan.desc;
   check_step_rows(args.rows);
   check_context_tables(*args.rows);
@@ -34,6 +34,10 @@ void run_compress_kv(ExecutionContext& context, const CompressKvPlan& plan, cons
   check_view(args.ape, DType::kF32, desc.cache.ratio, desc.row_width());
   check_vector(args.norm, DType::kBF16, desc.width());
   check_vector(args.frequencies, DType::kF32, desc.cache.kv.rope_dim / 2);
+}
+
+void run_compress_kv(ExecutionContext& context, const CompressKvPlan& plan, const CompressKvArgs& args) {
+  check_compress_kv(plan, args);
   run_operation(context, OpKind::kCompressKv, plan, args,
                 [&] { return cost_compress_kv(plan, args, context.lengths); });
 }

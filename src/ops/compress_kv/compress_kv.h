@@ -51,6 +51,8 @@ struct CompressKvArgs {
 };
 
 CompressKvPlan plan_compress_kv(const CompressKvDesc& desc, const DeviceInfo& device);
+// The checks that run_compress_kv makes: attention_rows makes them too.
+void check_compress_kv(const CompressKvPlan& plan, const CompressKvArgs& args);
 void run_compress_kv(ExecutionContext& context, const CompressKvPlan& plan, const CompressKvArgs& args);
 OpCost cost_compress_kv(const CompressKvPlan& plan, const CompressKvArgs& args, const HostLengths& lengths);
 

@@ -1,213 +1,25 @@
 #include "ops/compress_kv/compress_kv.h"
-#include "ops/cuda/device_rows.cuh"
-#include "ops/cuda/key_record.cuh"
+#include "ops/cuda/compressor_rows.cuh"
 
 namespace fathom::cuda {
 namespace {
 
-struct Rows32 {
-  const float* u_raw;
-  const float* g_raw;
-  const float* ape;
-  float* u_state;  // of this sequence's slab
-  float* g_state;
-  int row_width, slots, ratio;
-};
-
-// u and g of position p, channel c: from the step's rows where it is one of them, else from the slab.
-struct Source {
-  const DeviceRows& rows;
-  const Rows32& r;
-  int first_row, start;  // the sequence's first row of this step and its position
-
-  __device__ __forceinline__ float4 u4(int p, int c) const {
-    return *reinterpret_cast<const float4*>(
-        p >= start ? r.u_raw + static_cast<std::int64_t>(first_row + p - start) * r.row_width + c
-                   : r.u_state + static_cast<std::int64_t>(p % r.slots) * r.row_width + c);
-  }
-  __device__ __forceinline__ float4 g4(int p, int c) const {
-    if (p < start) {
-      return *reinterpret_cast<const float4*>(r.g_state + static_cast<std::int64_t>(p % r.slots) * r.row_width + c);
-    }
-    const float4 g =
-        *reinterpret_cast<const float4*>(r.g_raw + static_cast<std::int64_t>(first_row + p - start) * r.row_width + c);
-    const float4 a = *reinterpret_cast<const float4*>(r.ape + (p % r.ratio) * r.row_width + c);
-    return make_float4(g.x + a.x, g.y + a.y, g.z + a.z, g.w + a.w);
-  }
-  __device__ __forceinline__ float u(int p, int c) const {
-    return p >= start ? r.u_raw[static_cast<std::int64_t>(first_row + p - start) * r.row_width + c]
-                      : r.u_state[static_cast<std::int64_t>(p % r.slots) * r.row_width + c];
-  }
-  __device__ __forceinline__ float g(int p, int c) const {
-    return p >= start ? r.g_raw[static_cast<std::int64_t>(first_row + p - start) * r.row_width + c] +
-                            r.ape[(p % r.ratio) * r.row_width + c]
-                      : r.g_state[static_cast<std::int64_t>(p % r.slots) * r.row_width + c];
-  }
-};
-
-__device__ __forceinline__ float pool_channel(const Source& source, int group, int ratio, int width, int channel) {
-  const int begin = group * ratio;
-  const bool overlap = ratio == 4;
-  const int previous = overlap && group > 0 ? 4 : 0;
-  float peak = -INFINITY;
-  for (int i = -previous; i < ratio; ++i)
-    peak = fmaxf(peak, source.g(begin + i, overlap && i >= 0 ? width + channel : channel));
-  double denominator = 0.0, sum = 0.0;
-  for (int i = -previous; i < ratio; ++i) {
-    const int c = overlap && i >= 0 ? width + channel : channel;
-    const double e = exp(static_cast<double>(source.g(begin + i, c)) - static_cast<double>(peak));
-    denominator += e;
-    sum += e * static_cast<double>(source.u(begin + i, c));
-  }
-  return static_cast<float>(sum / denominator);
-}
-
-// The same for four neighbouring channels: their rows are read as vectors, several on the way at once.
-__device__ __forceinline__ void pool_channels(const Source& source, int group, int ratio, int width, int channel,
-                                              float (&pooled)[4]) {
-  const int begin = group * ratio;
-  const bool overlap = ratio == 4;
-  const int previous = overlap && group > 0 ? 4 : 0;
-  float peak[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-#pragma unroll 8
-  for (int i = -previous; i < ratio; ++i) {
-    const float4 g = source.g4(begin + i, overlap && i >= 0 ? width + channel : channel);
-    peak[0] = fmaxf(peak[0], g.x), peak[1] = fmaxf(peak[1], g.y), peak[2] = fmaxf(peak[2], g.z),
-    peak[3] = fmaxf(peak[3], g.w);
-  }
-  double denominator[4] = {}, sum[4] = {};
-#pragma unroll 4
-  for (int i = -previous; i < ratio; ++i) {
-    const int c = overlap && i >= 0 ? width + channel : channel;
-    const float4 g = source.g4(begin + i, c), u = source.u4(begin + i, c);
-    const float gs[4] = {g.x, g.y, g.z, g.w}, us[4] = {u.x, u.y, u.z, u.w};
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const double e = exp(static_cast<double>(gs[k]) - static_cast<double>(peak[k]));
-      denominator[k] += e;
-      sum[k] += e * static_cast<double>(us[k]);
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < 4; ++k) pooled[k] = static_cast<float>(sum[k] / denominator[k]);
-}
-
-__device__ __forceinline__ Source make_source(const DeviceRows& rows, const Rows32& r, int sequence) {
-  const int first_row = rows.sequence_begin[sequence];
-  return {rows, r, first_row, rows.positions[first_row]};
-}
-
-__device__ __forceinline__ Rows32 with_state(Rows32 r, const DeviceRows& rows, const CachePools& pools,
-                                             std::int64_t u_offset, std::int64_t g_offset, int sequence) {
-  std::byte* slab = pools.state + static_cast<std::int64_t>(rows.state_slot[sequence]) * pools.state_slot_bytes;
-  r.u_state = reinterpret_cast<float*>(slab + u_offset);
-  r.g_state = reinterpret_cast<float*>(slab + g_offset);
-  return r;
-}
-
-// The step's last rows into the slab: only rows no later row of the step would overwrite. By a block, its row.
-template <int kThreads>
-__device__ __forceinline__ void keep_row(const DeviceRows& rows, const CachePools& pools, Rows32 r,
-                                         std::int64_t u_offset, std::int64_t g_offset) {
-  const int row = static_cast<int>(blockIdx.x);
-  const int sequence = rows.sequence_of[row], position = rows.positions[row];
-  if (row + r.slots < rows.sequence_begin[sequence + 1]) return;
-  r = with_state(r, rows, pools, u_offset, g_offset, sequence);
-#pragma unroll 4
-  for (int c = static_cast<int>(threadIdx.x); c < r.row_width; c += kThreads) {
-    const std::int64_t from = static_cast<std::int64_t>(row) * r.row_width + c;
-    const std::int64_t to = static_cast<std::int64_t>(position % r.slots) * r.row_width + c;
-    r.u_state[to] = r.u_raw[from];
-    r.g_state[to] = r.g_raw[from] + r.ape[(position % r.ratio) * r.row_width + c];
-  }
-}
-
-// One block a row; rows that close no group leave at once. Four channels a thread. `keeps`: the row enters the slab
-// here too, which no emission of the step may be reading (compress_kv_simt says when).
+// One block a row.
 __global__ void __launch_bounds__(kRecordThreads)
-    emit_main(DeviceRows rows, CachePools pools, LayerCache cache, Rows32 r, const uint2* norm,
+    emit_main(DeviceRows rows, CachePools pools, LayerCache cache, CompressorRows r, const uint2* norm,
               const float* frequencies, float eps, bool keeps) {
-  const int row = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
-  const int position = rows.positions[row], sequence = rows.sequence_of[row];
-  if (keeps) keep_row<kRecordThreads>(rows, pools, r, cache.main_u_offset_bytes, cache.main_g_offset_bytes);
-  if ((position + 1) % cache.ratio != 0) return;
-  const int group = position / cache.ratio;
-  r = with_state(r, rows, pools, cache.main_u_offset_bytes, cache.main_g_offset_bytes, sequence);
-  const Source source = make_source(rows, r, sequence);
-  float v[4];
-  pool_channels(source, group, cache.ratio, kHeadDim, 4 * t, v);
-#pragma unroll
-  for (float& value : v) value = round_bf16(value);
-  norm_key(v, norm[t], eps);
-  if (t >= kNopeDim / 4) {
-    const int pair = (t - kNopeDim / 4) * 2;
-    const float p = static_cast<float>(group * cache.ratio);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float angle = __fmul_rn(p, frequencies[pair + i]);
-      rotate_pair(v[2 * i], v[2 * i + 1], accurate_angle(angle));
-    }
-  }
-  const RecordAddress record = entry_record(rows, pools, cache, sequence, group);
-  write_record(v, const_cast<std::uint8_t*>(record.data), const_cast<std::uint8_t*>(record.scale));
+  emit_main_entry(rows, pools, cache, r, norm, frequencies, eps, keeps, static_cast<int>(blockIdx.x));
 }
 
-// The indexer's keys: 128 channels, one a thread; Hadamard through shared memory, FQ 32 in a warp.
 __global__ void __launch_bounds__(kIndexDim)
-    emit_index(DeviceRows rows, CachePools pools, LayerCache cache, Rows32 r, const Bf16Bits* norm,
+    emit_index(DeviceRows rows, CachePools pools, LayerCache cache, CompressorRows r, const Bf16Bits* norm,
                const float* frequencies, float eps, bool keeps) {
-  __shared__ float values[kIndexDim];
-  const int row = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
-  const int position = rows.positions[row], sequence = rows.sequence_of[row];
-  if (keeps) keep_row<kIndexDim>(rows, pools, r, cache.index_u_offset_bytes, cache.index_g_offset_bytes);
-  if ((position + 1) % cache.ratio != 0) return;
-  const int group = position / cache.ratio;
-  r = with_state(r, rows, pools, cache.index_u_offset_bytes, cache.index_g_offset_bytes, sequence);
-  const Source source = make_source(rows, r, sequence);
-  float v = round_bf16(pool_channel(source, group, cache.ratio, kIndexDim, t));
-  const double factor =
-      1.0 / sqrt(block_sum_f64<kIndexDim>(static_cast<double>(v) * v) / kIndexDim + static_cast<double>(eps));
-  v = round_bf16(static_cast<float>(static_cast<double>(bf16_to_f32(norm[t])) * (static_cast<double>(v) * factor)));
-  values[t] = v;
-  __syncthreads();
-  if (t >= kIndexDim - kRopeDim) {
-    const float angle =
-        __fmul_rn(static_cast<float>(group * cache.ratio), frequencies[(t - (kIndexDim - kRopeDim)) / 2]);
-    const float c = accurate_angle(angle).x, s = accurate_angle(angle).y;
-    const float other = values[t ^ 1];
-    v = (t & 1) == 0 ? __fsub_rn(__fmul_rn(v, c), __fmul_rn(other, s))
-                     : __fadd_rn(__fmul_rn(other, s), __fmul_rn(v, c));
-    v = round_bf16(v);
-  }
-  __syncthreads();
-  values[t] = v;
-  __syncthreads();
-  for (int half = 1; half < kIndexDim; half *= 2) {
-    const float a = values[t & ~half], b = values[t | half];
-    __syncthreads();
-    values[t] = (t & half) == 0 ? a + b : a - b;
-    __syncthreads();
-  }
-  v = round_bf16(__fmul_rn(values[t], 0.088388347648318447f));
-  // As in write_record: the smallest exponent that the rounded values need.
-  const float amax = warp_max(fabsf(v));
-  const int first = fq_exponent(amax);
-  const auto rounded = [&](float value) { return scale_by_exp2(e2m1_to_f32(fq_code(value, first)), first); };
-  const int exponent = fq_exponent(rounded(amax));
-  const std::uint32_t code = fq_code(rounded(v), exponent);
-  const std::uint32_t high = __shfl_down_sync(0xffffffffu, code, 1);
-  const int per_block = kBlockTokens / cache.ratio, slot = group % per_block;
-  auto* page = reinterpret_cast<std::uint8_t*>(context_block(rows, pools, sequence, group / per_block)) +
-               cache.index_key_offset_bytes;
-  if ((t & 1) == 0) page[slot * kIndexKeyDataBytes + t / 2] = static_cast<std::uint8_t>(code | high << 4);
-  if ((t & 31) == 0)
-    page[per_block * kIndexKeyDataBytes + slot * kIndexKeyScaleBytes + t / 32] =
-        static_cast<std::uint8_t>(exponent + 127);
+  emit_index_key(rows, pools, cache, r, norm, frequencies, eps, keeps, static_cast<int>(blockIdx.x));
 }
 
 __global__ void __launch_bounds__(256)
-    write_state(DeviceRows rows, CachePools pools, Rows32 r, std::int64_t u_offset, std::int64_t g_offset) {
-  keep_row<256>(rows, pools, r, u_offset, g_offset);
+    write_state(DeviceRows rows, CachePools pools, CompressorRows r, std::int64_t u_offset, std::int64_t g_offset) {
+  keep_row<256>(rows, pools, r, u_offset, g_offset, static_cast<int>(blockIdx.x));
 }
 
 }  // namespace
@@ -219,14 +31,11 @@ void compress_kv_simt(ExecutionContext& context, const CompressKvPlan& plan, con
                "packed records of 512 or 128 channels");
   if (args.rows->num_tokens == 0) return;
   const DeviceRows rows = device_rows(*args.rows);
-  const Rows32 r{args.u_raw.as<float>(), args.g_raw.as<float>(),        args.ape.as<float>(), nullptr, nullptr,
-                 plan.desc.row_width(),  compressor_slots(cache.ratio), cache.ratio};
+  const CompressorRows r{args.u_raw.as<float>(), args.g_raw.as<float>(),        args.ape.as<float>(), nullptr, nullptr,
+                         plan.desc.row_width(),  compressor_slots(cache.ratio), cache.ratio};
   const auto blocks = static_cast<unsigned>(rows.num_tokens);
   const cudaStream_t stream = stream_of(context);
-  // An emission reads the slots of the ratio (ratio 4: twice four) positions up to its own, those before the step from
-  // the slab. A row enters slot p mod (that + kMaxDraft): with at most kMaxDraft + 1 rows of a sequence none of them
-  // is one that the step reads, so one launch does both. Every sequence of a step has a row.
-  const bool together = rows.num_tokens == rows.num_sequences || rows.num_tokens <= kMaxDraft + 1;
+  const bool together = emits_and_keeps(*args.rows);
   if (main) {
     emit_main<<<blocks, kRecordThreads, 0, stream>>>(rows, args.pools, cache, r, args.norm.as<uint2>(),
                                                      args.frequencies.as<float>(), plan.desc.eps, together);

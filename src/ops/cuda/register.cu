@@ -1,4 +1,5 @@
 #include "ops/attention_output/attention_output.h"
+#include "ops/attention_rows/attention_rows.h"
 #include "ops/compress_kv/compress_kv.h"
 #include "ops/cuda/variants.h"
 #include "ops/draft_input/draft_input.h"
@@ -44,6 +45,8 @@ FATHOM_CUDA_VARIANT(q_norm_rope_simt, QNormRope);
 FATHOM_CUDA_VARIANT(kv_write_simt, KvWrite);
 FATHOM_CUDA_VARIANT(compress_kv_simt, CompressKv);
 FATHOM_CUDA_VARIANT(index_query_simt, IndexQuery);
+FATHOM_CUDA_VARIANT(attention_rows_separate, AttentionRows);
+FATHOM_CUDA_VARIANT(attention_rows_fused, AttentionRows);
 FATHOM_CUDA_VARIANT(index_scores_naive, IndexScores);
 FATHOM_CUDA_VARIANT(index_scores_full, IndexScores);
 FATHOM_CUDA_VARIANT(index_scores_paged, IndexScores);
@@ -55,6 +58,7 @@ FATHOM_CUDA_VARIANT(sparse_attention_naive, SparseAttention);
 FATHOM_CUDA_VARIANT(sparse_attention_simt, SparseAttention);
 FATHOM_CUDA_VARIANT(sparse_attention_mma, SparseAttention);
 FATHOM_CUDA_VARIANT(sparse_attention_mma_splitk, SparseAttention);
+FATHOM_CUDA_VARIANT(sparse_attention_mma_splitk_arrival, SparseAttention);
 FATHOM_CUDA_VARIANT(sparse_attention_wgmma, SparseAttention);
 FATHOM_CUDA_VARIANT(attention_output_naive, AttentionOutput);
 FATHOM_CUDA_VARIANT(attention_output_mma, AttentionOutput);
@@ -62,6 +66,7 @@ FATHOM_CUDA_VARIANT(moe_route_naive, MoeRoute);
 FATHOM_CUDA_VARIANT(moe_route_mma, MoeRoute);
 FATHOM_CUDA_VARIANT(moe_experts_naive, MoeExperts);
 FATHOM_CUDA_VARIANT(moe_experts_mma, MoeExperts);
+FATHOM_CUDA_VARIANT(moe_experts_mma_arrival, MoeExperts);
 FATHOM_CUDA_VARIANT(lm_head_naive, LmHead);
 FATHOM_CUDA_VARIANT(lm_head_mma, LmHead);
 FATHOM_CUDA_VARIANT(draft_input_mma, DraftInput);
@@ -91,6 +96,8 @@ void register_cuda_variants(OpRegistry& registry) {
   add(OpKind::kKvWrite, "simt", cuda::kv_write_simt);
   add(OpKind::kCompressKv, "simt", cuda::compress_kv_simt);
   add(OpKind::kIndexQuery, "simt", cuda::index_query_simt);
+  add(OpKind::kAttentionRows, "separate", cuda::attention_rows_separate);
+  add(OpKind::kAttentionRows, "fused", cuda::attention_rows_fused);
   add(OpKind::kIndexScores, "naive", cuda::index_scores_naive);
   add(OpKind::kIndexScores, "full", cuda::index_scores_full);
   add(OpKind::kIndexScores, "paged", cuda::index_scores_paged);
@@ -103,11 +110,13 @@ void register_cuda_variants(OpRegistry& registry) {
   add(OpKind::kSparseAttention, "mma", cuda::sparse_attention_mma);
   add(OpKind::kSparseAttention, "wgmma", cuda::sparse_attention_wgmma);
   add(OpKind::kSparseAttention, "mma_splitk", cuda::sparse_attention_mma_splitk);
+  add(OpKind::kSparseAttention, "mma_splitk_arrival", cuda::sparse_attention_mma_splitk_arrival);
   add(OpKind::kAttentionOutput, "naive", cuda::attention_output_naive);
   add(OpKind::kAttentionOutput, "mma", cuda::attention_output_mma);
   add(OpKind::kMoeRoute, "naive", cuda::moe_route_naive);
   add(OpKind::kMoeRoute, "mma", cuda::moe_route_mma);
   add(OpKind::kMoeExperts, "naive", cuda::moe_experts_naive);
+  add(OpKind::kMoeExperts, "mma_arrival", cuda::moe_experts_mma_arrival);
   add(OpKind::kMoeExperts, "mma", cuda::moe_experts_mma);
   add(OpKind::kLmHead, "naive", cuda::lm_head_naive);
   add(OpKind::kLmHead, "mma", cuda::lm_head_mma);

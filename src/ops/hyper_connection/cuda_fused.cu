@@ -2,8 +2,8 @@
 // each makes h', writes it and leaves 25 partial sums. The second, one block a row, finishes the sums, makes
 // pre, collapses and norms with eight warps while a ninth runs Sinkhorn.
 #include "ops/cuda/device_rows.cuh"
-#include "ops/hyper_connection/coefficients.cuh"
-#include "ops/hyper_connection/hyper_connection.h"
+#include "ops/hyper_connection/launch.cuh"
+#include "ops/linear/kernels.cuh"
 
 namespace fathom::cuda {
 namespace {
@@ -179,24 +179,20 @@ void hyper_connection_fused(ExecutionContext& context, const HyperConnectionPlan
   auto* partials = reinterpret_cast<float*>(context.scratch);
   const Bf16Bits* h = args.streams.as<Bf16Bits>();
   auto* next = args.next_streams.as<Bf16Bits>();
-  const auto launch = [&](auto kernel) {
-    kernel<<<grid, kThreads, 0, stream>>>(h, args.sublayer_out.as<Bf16Bits>(), args.post.as<float>(),
-                                          args.comb.as<float>(), next, args.next.fn.as<float>(), partials, tokens,
-                                          hidden);
-  };
-  if (has_post && has_pre)
-    launch(mix_and_sum<true, true>);
-  else if (has_post)
-    launch(mix_and_sum<true, false>);
-  else if (has_pre)
-    launch(mix_and_sum<false, true>);
+  launch_halves(args, [&](auto post, auto pre) {
+    mix_and_sum<decltype(post)::value, decltype(pre)::value><<<grid, kThreads, 0, stream>>>(
+        h, args.sublayer_out.as<Bf16Bits>(), args.post.as<float>(), args.comb.as<float>(), next,
+        args.next.fn.as<float>(), partials, tokens, hidden);
+  });
   if (!has_pre) return;
-  const HcConstants hc{
-      args.next.fn.as<float>(), args.next.base.as<float>(), args.next.scale.as<float>(), d.hc_eps, d.rms_norm_eps,
-      d.sinkhorn_iters};
+  const HcConstants hc = hc_constants(d, args);
   finish<<<static_cast<unsigned>(tokens), kFinishThreads, 0, stream>>>(
       has_post ? next : h, partials, hc, args.norm_weight.as<Bf16Bits>(), args.next_post.as<float>(),
       args.next_comb.as<float>(), args.normed.as<Bf16Bits>(), splits, hidden);
+  if (!args.normed_quantised.empty()) {
+    launch_quantise_rows(args.normed.as<Bf16Bits>(), hidden, args.normed_quantised.as<Bf16Bits>(), tokens, hidden,
+                         stream);
+  }
 }
 
 }  // namespace fathom::cuda

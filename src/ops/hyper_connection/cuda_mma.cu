@@ -6,10 +6,10 @@
 // terms, 24 bits, so products are exact. `fused` spends its time on 31 shuffles for every 32 values instead.
 // The second loads the streams while the partial sums arrive, and runs Sinkhorn on a matrix held whole in a
 // thread: 20 iterations need no shuffle and four reciprocals a step.
+#include "ops/cuda/activation_quantiser.cuh"
 #include "ops/cuda/device_rows.cuh"
 #include "ops/cuda/ptx/mma.cuh"
-#include "ops/hyper_connection/coefficients.cuh"
-#include "ops/hyper_connection/hyper_connection.h"
+#include "ops/hyper_connection/launch.cuh"
 
 namespace fathom::cuda {
 
@@ -175,7 +175,7 @@ __device__ __forceinline__ void sync_eight_warps() { asm volatile("bar.sync 1, 2
 template <int kPieces>
 __global__ void __launch_bounds__(kFinishThreads)
     finish(const Bf16Bits* h, const float* partials, HcConstants hc, const Bf16Bits* norm_weight, float* next_post,
-           float* next_comb, Bf16Bits* normed, int num_splits, int hidden) {
+           float* next_comb, Bf16Bits* normed, Bf16Bits* quantised, int num_splits, int hidden) {
   __shared__ float parts[9][kHcPartials];
   __shared__ float squares[8];
   const std::int64_t token = blockIdx.x;
@@ -254,14 +254,22 @@ __global__ void __launch_bounds__(kFinishThreads)
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     const int p = tid + 256 * i;
-    if (p >= pieces) continue;
-    uint4 result;
+    std::uint32_t result[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const std::uint32_t w = (&weights[i].x)[e], v = (&x[i].x)[e];
-      (&result.x)[e] = pack_bf16(bf16_low(w) * (bf16_low(v) * factor), bf16_high(w) * (bf16_high(v) * factor));
+      result[e] = pack_bf16(bf16_low(w) * (bf16_low(v) * factor), bf16_high(w) * (bf16_high(v) * factor));
     }
-    out[p] = result;
+    if (p < pieces) out[p] = make_uint4(result[0], result[1], result[2], result[3]);
+    if (quantised == nullptr) continue;
+    // Sixteen lanes have a block of 128 channels; those beyond the row hold copies and store nothing.
+    std::uint32_t m = max_magnitude(max_magnitude(result[0], result[1]), max_magnitude(result[2], result[3]));
+#pragma unroll
+    for (int offset = 8; offset > 0; offset >>= 1) m = max_magnitude(m, __shfl_xor_sync(0xffffffffu, m, offset));
+    simulate_aq<4>(result, pair_maximum(m));
+    if (p < pieces) {
+      reinterpret_cast<uint4*>(quantised + token * hidden)[p] = make_uint4(result[0], result[1], result[2], result[3]);
+    }
   }
 }
 
@@ -280,25 +288,17 @@ void hyper_connection_mma(ExecutionContext& context, const HyperConnectionPlan& 
   auto* partials = reinterpret_cast<float*>(context.scratch);
   const Bf16Bits* h = args.streams.as<Bf16Bits>();
   auto* next = args.next_streams.as<Bf16Bits>();
-  const auto launch = [&](auto kernel) {
-    kernel<<<grid, kWarps * 32, 0, stream>>>(h, args.sublayer_out.as<Bf16Bits>(), args.post.as<float>(),
-                                             args.comb.as<float>(), next, args.next.fn.as<float>(), partials, tokens,
-                                             hidden);
-  };
-  if (has_post && has_pre)
-    launch(mix_and_multiply<true, true>);
-  else if (has_post)
-    launch(mix_and_multiply<true, false>);
-  else if (has_pre)
-    launch(mix_and_multiply<false, true>);
+  launch_halves(args, [&](auto post, auto pre) {
+    mix_and_multiply<decltype(post)::value, decltype(pre)::value><<<grid, kWarps * 32, 0, stream>>>(
+        h, args.sublayer_out.as<Bf16Bits>(), args.post.as<float>(), args.comb.as<float>(), next,
+        args.next.fn.as<float>(), partials, tokens, hidden);
+  });
   if (!has_pre) return;
-  const HcConstants hc{
-      args.next.fn.as<float>(), args.next.base.as<float>(), args.next.scale.as<float>(), d.hc_eps, d.rms_norm_eps,
-      d.sinkhorn_iters};
+  const HcConstants hc = hc_constants(d, args);
   const auto close = [&](auto kernel) {
     kernel<<<static_cast<unsigned>(tokens), kFinishThreads, 0, stream>>>(
         has_post ? next : h, partials, hc, args.norm_weight.as<Bf16Bits>(), args.next_post.as<float>(),
-        args.next_comb.as<float>(), args.normed.as<Bf16Bits>(), splits, hidden);
+        args.next_comb.as<float>(), args.normed.as<Bf16Bits>(), args.normed_quantised.as<Bf16Bits>(), splits, hidden);
   };
   if (hidden <= 2048)
     close(finish<1>);

@@ -1,7 +1,6 @@
 // hyper_connection/naive: one launch a step of the formula, the "before" of the fused transition.
 #include "ops/cuda/device_rows.cuh"
-#include "ops/hyper_connection/coefficients.cuh"
-#include "ops/hyper_connection/hyper_connection.h"
+#include "ops/hyper_connection/launch.cuh"
 #include "ops/rms_norm/rms_norm.h"
 
 namespace fathom::cuda {
@@ -84,15 +83,13 @@ void hyper_connection_naive(ExecutionContext& context, const HyperConnectionPlan
   auto* sums = reinterpret_cast<float*>(context.scratch);
   float* pre = sums + tokens * kHcPartials;
   auto* x = reinterpret_cast<Bf16Bits*>(pre + tokens * kHcStreams);
-  const HcConstants hc{
-      args.next.fn.as<float>(), args.next.base.as<float>(), args.next.scale.as<float>(), d.hc_eps, d.rms_norm_eps,
-      d.sinkhorn_iters};
+  const HcConstants hc = hc_constants(d, args);
   statistics<<<dim3(static_cast<unsigned>(tokens), kHcOutputs + 1), 256, 0, stream>>>(h, hc.fn, sums, width);
   coefficients<<<static_cast<unsigned>(tokens), 32, 0, stream>>>(sums, hc, pre, args.next_post.as<float>(),
                                                                  args.next_comb.as<float>(), width);
   collapse<<<blocks_of(tokens * hidden), 256, 0, stream>>>(h, pre, x, tokens * hidden, hidden);
   rms_norm_simt(context, {{d.hidden, d.rms_norm_eps, d.numerics}, 0},
-                {make_view(x, DType::kBF16, {tokens, d.hidden}), args.norm_weight, args.normed});
+                {make_view(x, DType::kBF16, {tokens, d.hidden}), args.norm_weight, args.normed, args.normed_quantised});
 }
 
 }  // namespace fathom::cuda

@@ -34,6 +34,11 @@ void run_hyper_connection(ExecutionContext& context, const HyperConnectionPlan& 
     check_view(args.next_post, DType::kF32, tokens, hc);
     check_view(args.next_comb, DType::kF32, tokens, hc * hc);
     check_activation(args.normed, tokens, hidden);
+    if (!args.normed_quantised.empty()) {
+      FATHOM_CHECK((*context.variants)[OpKind::kHyperConnection].backend == BackendKind::kCuda && hidden % 128 == 0,
+                   "quantised rows are written on CUDA, in whole blocks");
+      check_activation(args.normed_quantised, tokens, hidden);
+    }
     FATHOM_CHECK(args.next_post.data != args.post.data || tokens == 0, "post is double-buffered");
     FATHOM_CHECK(args.next_comb.data != args.comb.data || tokens == 0, "comb is double-buffered");
   }
@@ -53,7 +58,7 @@ OpCost cost_hyper_connection(const HyperConnectionPlan& plan, const HyperConnect
   if (!args.next.fn.empty()) {
     cost.bytes += view_bytes(args.next.fn) + view_bytes(args.next.base) + view_bytes(args.next.scale);
     cost.bytes += view_bytes(args.norm_weight) + view_bytes(args.next_post) + view_bytes(args.next_comb);
-    cost.bytes += view_bytes(args.normed);
+    cost.bytes += view_bytes(args.normed) + view_bytes(args.normed_quantised);
     const double mix_rows = (2.0 + hc) * hc;
     cost.flops += tokens * hidden * (2.0 * hc * mix_rows + 2.0 * hc + 2.0 * hc + 4.0);
     cost.flops += tokens * 4.0 * hc * hc * static_cast<double>(plan.desc.sinkhorn_iters);

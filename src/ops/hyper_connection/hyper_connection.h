@@ -49,6 +49,8 @@ struct HyperConnectionArgs {
   View next_post;    // out [tokens, hc] f32
   View next_comb;    // out [tokens, hc, hc] f32
   View normed;       // out [tokens, hidden]
+  // Optional, CUDA: AQ(normed, 128) beside normed, for linears that quantise their input. hidden % 128 == 0.
+  View normed_quantised{};  // out [tokens, hidden]
 };
 
 HyperConnectionPlan plan_hyper_connection(const HyperConnectionDesc& desc, const DeviceInfo& device);

@@ -13,12 +13,16 @@ IndexQueryPlan plan_index_query(const IndexQueryDesc& desc, const DeviceInfo&) {
   return {desc, 0};
 }
 
-void run_index_query(ExecutionContext& context, const IndexQueryPlan& plan, const IndexQueryArgs& args) {
+void check_index_query(const IndexQueryPlan& plan, const IndexQueryArgs& args) {
   const std::int64_t tokens = args.q_raw.shape[0];
   const std::int64_t width = static_cast<std::int64_t>(plan.desc.num_heads) * plan.desc.head_dim;
   check_activation(args.q_raw, tokens, width);
   check_view(args.rope, DType::kF32, tokens, plan.desc.rope_dim);
   check_activation(args.q, tokens, width);
+}
+
+void run_index_query(ExecutionContext& context, const IndexQueryPlan& plan, const IndexQueryArgs& args) {
+  check_index_query(plan, args);
   run_operation(context, OpKind::kIndexQuery, plan, args, [&] { return cost_index_query(plan, args); });
 }
 

@@ -24,6 +24,8 @@ struct IndexQueryArgs {
 };
 
 IndexQueryPlan plan_index_query(const IndexQueryDesc& desc, const DeviceInfo& device);
+// The checks that run_index_query makes: attention_rows makes them too.
+void check_index_query(const IndexQueryPlan& plan, const IndexQueryArgs& args);
 void run_index_query(ExecutionContext& context, const IndexQueryPlan& plan, const IndexQueryArgs& args);
 OpCost cost_index_query(const IndexQueryPlan& plan, const IndexQueryArgs& args);
 

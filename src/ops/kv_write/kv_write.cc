@@ -13,13 +13,17 @@ KvWritePlan plan_kv_write(const KvWriteDesc& desc, const DeviceInfo& device) {
   return {desc, device.backend == BackendKind::kCpu ? kv_write_cpu_workspace(desc, device) : 0};
 }
 
-void run_kv_write(ExecutionContext& context, const KvWritePlan& plan, const KvWriteArgs& args) {
+void check_kv_write(const KvWritePlan& plan, const KvWriteArgs& args) {
   check_step_rows(args.rows);
   check_window_tables(*args.rows);
   const KvRecordLayout& layout = plan.desc.cache.kv;
   check_activation(args.kv_raw, args.rows->num_tokens, layout.head_dim);
   check_vector(args.kv_norm, DType::kBF16, layout.head_dim);
   check_view(args.rope, DType::kF32, args.rows->num_tokens, layout.rope_dim);
+}
+
+void run_kv_write(ExecutionContext& context, const KvWritePlan& plan, const KvWriteArgs& args) {
+  check_kv_write(plan, args);
   run_operation(context, OpKind::kKvWrite, plan, args, [&] { return cost_kv_write(plan, args); });
 }
 

@@ -29,6 +29,8 @@ struct KvWriteArgs {
 };
 
 KvWritePlan plan_kv_write(const KvWriteDesc& desc, const DeviceInfo& device);
+// The checks that run_kv_write makes: attention_rows makes them too.
+void check_kv_write(const KvWritePlan& plan, const KvWriteArgs& args);
 void run_kv_write(ExecutionContext& context, const KvWritePlan& plan, const KvWriteArgs& args);
 OpCost cost_kv_write(const KvWritePlan& plan, const KvWriteArgs& args);
 

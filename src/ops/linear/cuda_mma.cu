@@ -224,10 +224,12 @@ void launch_linear_mma(const LinearCall& call, std::span<const LinearItem> items
     group.items[group.num_items++] = item;
   }
   const LinearTile tile = linear_tile(call.num_tokens, items.front().weight.k);
-  const bool prepare = quantise && (tile.token_tiles > 1 || !fits(items));
-  if (prepare) launch_quantise_rows(call.x, call.x_stride, scratch, call.num_tokens, call.x_stride, stream);
-  if (!fits(items)) return launch_linear_naive(call, items, scratch, stream);
-  const Bf16Bits* quantised = prepare ? scratch : nullptr;
+  const Bf16Bits* quantised = call.x_quantised;
+  if (quantise && quantised == nullptr && (tile.token_tiles > 1 || !fits(items))) {
+    launch_quantise_rows(call.x, call.x_stride, scratch, call.num_tokens, call.x_stride, stream);
+    quantised = scratch;
+  }
+  if (!fits(items)) return launch_linear_naive(call, items, quantised, stream);
   switch (tile.token_tiles) {
     case 1:
       if (tile.row_tiles == 1) return launch<1, 1>(call, group, quantised, stream);

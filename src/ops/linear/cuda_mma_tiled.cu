@@ -238,12 +238,14 @@ void launch_linear_mma_tiled(const LinearCall& call, std::span<const LinearItem>
   }
   if (!fits_tiles(items) || !linear_uses_tiles(call.num_tokens, tiles))
     return launch_linear_mma(call, items, scratch, stream);
-  if (quantise) launch_quantise_rows(call.x, call.x_stride, scratch, call.num_tokens, call.x_stride, stream);
+  const Bf16Bits* quantised = call.x_quantised != nullptr ? call.x_quantised : scratch;
+  if (quantise && quantised == scratch)
+    launch_quantise_rows(call.x, call.x_stride, scratch, call.num_tokens, call.x_stride, stream);
   static const cudaError_t raised = cudaFuncSetAttribute(linear_tiles, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                          static_cast<int>(kLinearTiledSharedBytes));
   static_cast<void>(raised);  // a failure shows as the launch's
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>((call.num_tokens + kTokens - 1) / kTokens));
-  linear_tiles<<<grid, kThreads, kLinearTiledSharedBytes, stream>>>(call, group, quantise ? scratch : nullptr);
+  linear_tiles<<<grid, kThreads, kLinearTiledSharedBytes, stream>>>(call, group, quantise ? quantised : nullptr);
 }
 
 void linear_mma_tiled(ExecutionContext& context, const LinearPlan& plan, const LinearArgs& args) {

@@ -60,8 +60,10 @@ void linear_naive(ExecutionContext& context, const LinearPlan& plan, const Linea
       [](const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch, cudaStream_t stream) {
         bool quantise = false;
         for (const LinearItem& item : items) quantise = quantise || item.quantise;
-        if (quantise) launch_quantise_rows(call.x, call.x_stride, scratch, call.num_tokens, call.x_stride, stream);
-        launch_linear_naive(call, items, scratch, stream);
+        const Bf16Bits* quantised = call.x_quantised != nullptr ? call.x_quantised : scratch;
+        if (quantise && quantised == scratch)
+          launch_quantise_rows(call.x, call.x_stride, scratch, call.num_tokens, call.x_stride, stream);
+        launch_linear_naive(call, items, quantised, stream);
       });
 }
 

@@ -24,6 +24,7 @@ struct LinearCall {
   const Bf16Bits* x;  // [tokens, x_stride]
   std::int64_t x_stride;
   std::int32_t num_tokens;
+  const Bf16Bits* x_quantised = nullptr;  // AQ(x, 128) where the caller has it, same stride
 };
 
 // x rows of `width` with AQ 128 simulated, exact in bf16.
@@ -32,7 +33,7 @@ void launch_quantise_rows(const Bf16Bits* x, std::int64_t x_stride, Bf16Bits* ou
 // One thread an output, fp32, ascending k. `quantised`: x after AQ, where any item wants it.
 void launch_linear_naive(const LinearCall& call, std::span<const LinearItem> items, const Bf16Bits* quantised,
                          cudaStream_t stream);
-// Tensor cores; needs K % 128 == 0. `scratch` as linear_workspace_bytes.
+// Tensor cores; needs K % 128 == 0. `scratch` as linear_workspace_bytes; untouched where the call has x_quantised.
 void launch_linear_mma(const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch,
                        cudaStream_t stream);
 // The same bits, from larger tiles where the call fills them; then by warpgroup products where the card has them, with

@@ -18,6 +18,7 @@ void run_linear(ExecutionContext& context, const LinearPlan& plan, const LinearA
   const std::int64_t tokens = args.x.shape[0];
   FATHOM_CHECK(tokens <= plan.desc.max_tokens, "the plan covers the rows of the call");
   check_activation(args.x, tokens, plan.desc.in_features);
+  if (!args.x_quantised.empty()) check_activation(args.x_quantised, tokens, plan.desc.in_features);
   std::int64_t out_features = 0;
   for (const LinearOutput& output : args.outputs) {
     check_linear_weight(*output.weight, output.weight->out_features, plan.desc.in_features);
@@ -31,7 +32,7 @@ void run_linear(ExecutionContext& context, const LinearPlan& plan, const LinearA
 }
 
 OpCost cost_linear(const LinearPlan&, const LinearArgs& args) {
-  OpCost cost{view_bytes(args.x), 0.0};
+  OpCost cost{view_bytes(args.x) + view_bytes(args.x_quantised), 0.0};
   for (const LinearOutput& output : args.outputs) {
     cost.bytes += weight_bytes(*output.weight) + view_bytes(output.out);
     cost.flops += matmul_flops(args.x.shape[0], output.weight->out_features, output.weight->in_features);

@@ -34,6 +34,8 @@ struct LinearOutput {
 struct LinearArgs {
   View x;  // [tokens, in_features]
   std::span<const LinearOutput> outputs;
+  // Optional, CUDA: AQ(x, 128), as the operation that made x wrote it; read instead of quantising x again.
+  View x_quantised{};  // [tokens, in_features]
 };
 
 LinearPlan plan_linear(const LinearDesc& desc, const DeviceInfo& device);

@@ -14,7 +14,8 @@ namespace fathom::cuda {
 
 template <typename Launch>
 void run_linear_group(ExecutionContext& context, const LinearPlan& plan, const LinearArgs& args, Launch&& launch) {
-  const LinearCall call{args.x.as<Bf16Bits>(), plan.desc.in_features, static_cast<std::int32_t>(args.x.shape[0])};
+  const LinearCall call{args.x.as<Bf16Bits>(), plan.desc.in_features, static_cast<std::int32_t>(args.x.shape[0]),
+                        args.x_quantised.as<Bf16Bits>()};
   FATHOM_CHECK(args.x.dtype == DType::kBF16 && args.x.shape[1] == plan.desc.in_features,
                "x is [tokens, in_features] bf16");
   if (call.num_tokens == 0) return;

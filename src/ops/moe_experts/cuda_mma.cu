@@ -221,6 +221,52 @@ __device__ __forceinline__ void down_tile(const MoeCall& call, const DeviceWeigh
   }
 }
 
+// Once a block's share of y is written: the last block to arrive at a row's columns adds them up, in the order and with
+// the roundings of sum_experts, and leaves the counter at zero.
+__device__ __forceinline__ void add_arrived_rows(const MoeCall& call, const Entries& entries) {
+  __shared__ int ready[kMoeWarps * 32];
+  const int tid = static_cast<int>(threadIdx.x), warp = tid >> 5, lane = tid & 31;
+  const int row_pairs = call.hidden / 2, column = static_cast<int>(blockIdx.x) * (kMoeDownRows / 2) + lane;
+  const unsigned last = static_cast<unsigned>(call.topk - (call.has_shared ? 0 : 1));
+  static_assert(kMoeDownRows == 64, "a lane has one pair of the block's columns");
+  const auto* y = reinterpret_cast<const std::uint32_t*>(call.y);
+  __syncthreads();
+  __threadfence();  // y, of all the block's threads, before the counters
+  for (int first = 0; first < entries.count; first += kMoeWarps * 32) {
+    int token = -1;
+    if (first + tid < entries.count) {
+      const int mine = entries.token(first + tid);
+      std::uint32_t* counter = call.arrivals + static_cast<std::int64_t>(mine) * gridDim.x + blockIdx.x;
+      if (atomicAdd(counter, 1u) == last) {
+        *counter = 0;
+        token = mine;
+      }
+    }
+    __threadfence();  // the counters before y of other blocks
+    ready[tid] = token;
+    __syncthreads();
+    const int end = min(entries.count - first, kMoeWarps * 32);
+    for (int i = warp; i < end; i += kMoeWarps) {
+      const std::int64_t row = ready[i];
+      if (row < 0) continue;
+      float low = 0.0f, high = 0.0f;
+      for (int k = 0; k < call.topk; ++k) {
+        const std::uint32_t v = __ldcg(y + (row * call.topk + k) * row_pairs + column);
+        low += bf16_low(v);
+        high += bf16_high(v);
+      }
+      if (call.has_shared) {
+        const std::uint32_t v =
+            __ldcg(y + (static_cast<std::int64_t>(call.num_tokens) * call.topk + row) * row_pairs + column);
+        low += bf16_low(v);
+        high += bf16_high(v);
+      }
+      reinterpret_cast<std::uint32_t*>(call.out)[row * row_pairs + column] = pack_bf16(low, high);
+    }
+    __syncthreads();
+  }
+}
+
 // blockIdx.y: the shared expert first (it has all rows, so it runs longest), then the items; those beyond the
 // items that exist leave at once.
 __device__ __forceinline__ bool entries_of(const MoeCall& call, Entries& entries, int& expert) {
@@ -248,14 +294,17 @@ __global__ void __launch_bounds__(kMoeWarps * 32, 2) experts_up(const __grid_con
                    expert_matrix(call.experts, call.experts.w3, 1, expert), entries, partial);
 }
 
-template <WeightFormat kFormat>
+template <WeightFormat kFormat, bool kSums>
 __global__ void __launch_bounds__(kMoeWarps * 32, 2) experts_down(const __grid_constant__ MoeCall call) {
   __shared__ float partial[kMoeWarps][kMoeDownRows][9];
   Entries entries{};
   int expert = 0;
   if (!entries_of(call, entries, expert)) return;
-  if (expert < 0) return down_tile<WeightFormat::kFp8Block128>(call, call.shared_w2, entries, partial);
-  down_tile<kFormat>(call, expert_matrix(call.experts, call.experts.w2, 2, expert), entries, partial);
+  if (expert < 0)
+    down_tile<WeightFormat::kFp8Block128>(call, call.shared_w2, entries, partial);
+  else
+    down_tile<kFormat>(call, expert_matrix(call.experts, call.experts.w2, 2, expert), entries, partial);
+  if constexpr (kSums) add_arrived_rows(call, entries);
 }
 
 template <WeightFormat kFormat>
@@ -264,23 +313,39 @@ void launch_experts(const MoeCall& call, cudaStream_t stream) {
   const auto grid_y = static_cast<unsigned>(items + (call.has_shared ? 1 : 0));
   experts_up<kFormat>
       <<<dim3(static_cast<unsigned>(call.intermediate / kMoeUpRows), grid_y), kMoeWarps * 32, 0, stream>>>(call);
-  experts_down<kFormat>
-      <<<dim3(static_cast<unsigned>(call.hidden / kMoeDownRows), grid_y), kMoeWarps * 32, 0, stream>>>(call);
+  const dim3 down(static_cast<unsigned>(call.hidden / kMoeDownRows), grid_y);
+  if (call.arrivals != nullptr) {
+    experts_down<kFormat, true><<<down, kMoeWarps * 32, 0, stream>>>(call);
+  } else {
+    experts_down<kFormat, false><<<down, kMoeWarps * 32, 0, stream>>>(call);
+    launch_sum_experts(call, stream);
+  }
 }
 
-}  // namespace
-
-void moe_experts_mma(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args) {
-  const MoeCall call = make_moe_call(context, plan, args);
+void run(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args, bool sums_on_arrival) {
+  MoeCall call = make_moe_call(context, plan, args);
   FATHOM_CHECK(!call.has_shared || call.shared_w1.format == WeightFormat::kFp8Block128, "the shared expert is FP8");
   if (call.num_tokens == 0) return;
+  if (sums_on_arrival && call.num_tokens <= kMoeArrivalTokens) {
+    FATHOM_CHECK(context.num_arrivals >= plan.num_arrivals, "arrivals cover the plan's");
+    call.arrivals = context.arrivals;
+  }
   const cudaStream_t stream = stream_of(context);
   launch_group_rows(call, true, stream);
   if (call.experts.format == WeightFormat::kMxfp4)
     launch_experts<WeightFormat::kMxfp4>(call, stream);
   else
     launch_experts<WeightFormat::kNvfp4>(call, stream);
-  launch_sum_experts(call, stream);
+}
+
+}  // namespace
+
+void moe_experts_mma(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args) {
+  run(context, plan, args, false);
+}
+
+void moe_experts_mma_arrival(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args) {
+  run(context, plan, args, true);
 }
 
 }  // namespace fathom::cuda

@@ -23,6 +23,7 @@ struct MoeCall {
   MoeItem* items;  // [num_items], then items[max_experts].count = num_items
   std::int32_t* entries;
   Bf16Bits *x_quantised, *t, *y, *out;
+  std::uint32_t* arrivals;  // [tokens, hidden / kMoeDownRows] zeros, or null: y is summed by a launch of its own
   std::int32_t num_tokens, topk, hidden, intermediate, num_experts;
   float limit;
   bool quantise;

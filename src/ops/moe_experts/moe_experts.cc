@@ -26,7 +26,8 @@ double expert_bytes(const ExpertWeights& expert) {
 
 MoeExpertsPlan plan_moe_experts(const MoeExpertsDesc& desc, const DeviceInfo& device) {
   if (device.backend == BackendKind::kCpu) return {desc, moe_experts_cpu_workspace(desc, device)};
-  return {desc, cuda::moe_scratch(desc.max_tokens, desc.hidden, desc.intermediate, desc.num_experts, desc.topk).total};
+  return {desc, cuda::moe_scratch(desc.max_tokens, desc.hidden, desc.intermediate, desc.num_experts, desc.topk).total,
+          cuda::moe_num_arrivals(desc.max_tokens, desc.hidden)};
 }
 
 void run_moe_experts(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args) {

@@ -26,6 +26,7 @@ struct MoeExpertsDesc {
 struct MoeExpertsPlan {
   MoeExpertsDesc desc;
   std::int64_t workspace_bytes = 0;
+  std::int64_t num_arrivals = 0;  // ExecutionContext::arrivals
 };
 struct MoeExpertsArgs {
   View x;                                  // [tokens, hidden]

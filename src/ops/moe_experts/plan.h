@@ -10,6 +10,8 @@ namespace fathom::cuda {
 inline constexpr int kMoeWarps = 8;
 inline constexpr int kMoeUpRows = 16;    // rows of w1 and of w3 a block
 inline constexpr int kMoeDownRows = 64;  // rows of w2 a block
+// Most rows of a call whose experts are summed by the last block of w2 to arrive; larger calls get a launch.
+inline constexpr std::int64_t kMoeArrivalTokens = 256;
 
 struct MoeScratch {
   std::int64_t items, entries, x, t, y, total;  // byte offsets; total size
@@ -27,6 +29,11 @@ constexpr MoeScratch moe_scratch(std::int64_t tokens, std::int64_t hidden, std::
   s.y = s.t + round_up(tokens * (topk + 1) * intermediate * 2, 256);
   s.total = s.y + round_up(tokens * (topk + 1) * hidden * 2, 256);
   return s;
+}
+
+// One counter a row and block of w2's rows.
+constexpr std::int64_t moe_num_arrivals(std::int64_t max_tokens, std::int64_t hidden) {
+  return (max_tokens < kMoeArrivalTokens ? max_tokens : kMoeArrivalTokens) * (hidden / kMoeDownRows);
 }
 
 // Experts that T rows can hit.

@@ -12,12 +12,16 @@ QNormRopePlan plan_q_norm_rope(const QNormRopeDesc& desc, const DeviceInfo&) {
   return {desc, 0};
 }
 
-void run_q_norm_rope(ExecutionContext& context, const QNormRopePlan& plan, const QNormRopeArgs& args) {
+void check_q_norm_rope(const QNormRopePlan& plan, const QNormRopeArgs& args) {
   const std::int64_t tokens = args.q_raw.shape[0];
   const std::int64_t width = static_cast<std::int64_t>(plan.desc.num_heads) * plan.desc.head_dim;
   check_activation(args.q_raw, tokens, width);
   check_view(args.rope, DType::kF32, tokens, plan.desc.rope_dim);
   check_activation(args.q, tokens, width);
+}
+
+void run_q_norm_rope(ExecutionContext& context, const QNormRopePlan& plan, const QNormRopeArgs& args) {
+  check_q_norm_rope(plan, args);
   run_operation(context, OpKind::kQNormRope, plan, args, [&] { return cost_q_norm_rope(plan, args); });
 }
 

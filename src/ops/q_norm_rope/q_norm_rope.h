@@ -29,6 +29,8 @@ struct QNormRopeArgs {
 };
 
 QNormRopePlan plan_q_norm_rope(const QNormRopeDesc& desc, const DeviceInfo& device);
+// The checks that run_q_norm_rope makes: attention_rows makes them too.
+void check_q_norm_rope(const QNormRopePlan& plan, const QNormRopeArgs& args);
 void run_q_norm_rope(ExecutionContext& context, const QNormRopePlan& plan, const QNormRopeArgs& args);
 OpCost cost_q_norm_rope(const QNormRopePlan& plan, const QNormRopeArgs& args);
 

@@ -14,11 +14,16 @@ void run_rms_norm(ExecutionContext& context, const RmsNormPlan& plan, const RmsN
   check_activation(args.x, rows, plan.desc.width);
   check_vector(args.weight, DType::kBF16, plan.desc.width);
   check_activation(args.out, rows, plan.desc.width);
+  if (!args.out_quantised.empty()) {
+    FATHOM_CHECK((*context.variants)[OpKind::kRmsNorm].backend == BackendKind::kCuda && plan.desc.width % 128 == 0,
+                 "quantised rows are written on CUDA, in whole blocks");
+    check_activation(args.out_quantised, rows, plan.desc.width);
+  }
   run_operation(context, OpKind::kRmsNorm, plan, args, [&] { return cost_rms_norm(plan, args); });
 }
 
 OpCost cost_rms_norm(const RmsNormPlan&, const RmsNormArgs& args) {
-  return {view_bytes(args.x) + view_bytes(args.weight) + view_bytes(args.out),
+  return {view_bytes(args.x) + view_bytes(args.weight) + view_bytes(args.out) + view_bytes(args.out_quantised),
           4.0 * static_cast<double>(args.x.shape.num_elements())};
 }
 

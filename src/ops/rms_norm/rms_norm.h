@@ -19,6 +19,8 @@ struct RmsNormArgs {
   View x;       // [rows, width]
   View weight;  // [width] bf16
   View out;     // [rows, width]
+  // Optional, CUDA: AQ(out, 128) beside out, for linears that quantise their input. width % 128 == 0.
+  View out_quantised{};  // [rows, width]
 };
 
 RmsNormPlan plan_rms_norm(const RmsNormDesc& desc, const DeviceInfo& device);

@@ -1,12 +1,13 @@
 // sparse_attention/mma and /mma_splitk: heads batched into 16-row tiles, so a key is gathered and widened once
 // for all heads of a block and both products run on tensor cores (S2); mma_splitk gives small batches one
-// block a group of 128 keys and folds the groups in a second launch (S3). Both do the same arithmetic in the
-// same order, so a row's bits do not depend on which of the two ran.
+// block a group of 128 keys and folds the groups in a second launch (S3), mma_splitk_arrival by the block of a row and
+// 16 heads that ends last, above eight rows. All do the same arithmetic in the same order, so a row's bits do not
+// depend on which of them ran.
 //
 // Keys pass through shared memory as bf16 tiles of 64. S: a warp has one tile of heads and some of the keys.
 // P V: a warp has all heads and 64 of the channels. Sums of P come from the fragments that P V reads.
-#include "ops/cuda/activation_quantiser.cuh"
 #include "ops/cuda/ptx/mma.cuh"
+#include "ops/sparse_attention/raw_key.cuh"
 #include "ops/sparse_attention/row_keys.cuh"
 
 namespace fathom::cuda {
@@ -15,58 +16,24 @@ namespace {
 constexpr int kRowStride = kHeadDim + 8;  // bf16 elements of a padded row
 constexpr int kProbStride = kAttentionTile + 8;
 
-// A thread's share of a tile on its way to shared memory: key tid / 4, 16-byte pieces tid % 4 + 4 j.
-struct RawKey {
-  uint4 codes[7];
-  uint4 rope[2];
-  uint2 scales;
-};
-
-__device__ __forceinline__ uint4 load_piece(const std::uint8_t* p, bool aligned) {
-  if (aligned) return __ldg(reinterpret_cast<const uint4*>(p));
-  const uint2 low = __ldg(reinterpret_cast<const uint2*>(p)), high = __ldg(reinterpret_cast<const uint2*>(p + 8));
-  return make_uint4(low.x, low.y, high.x, high.y);
-}
-
 __device__ __forceinline__ void load_raw(RawKey& raw, const AttentionCall& call, const RowKeys& keys, int group,
                                          int first, int size) {
   const int i = first + static_cast<int>(threadIdx.x) / 4, part = static_cast<int>(threadIdx.x) % 4;
-  if (i >= size) {
-#pragma unroll
-    for (uint4& piece : raw.codes) piece = make_uint4(0, 0, 0, 0);
-    raw.rope[0] = raw.rope[1] = make_uint4(0, 0, 0, 0);
-    raw.scales = make_uint2(0, 0);
-    return;
-  }
+  if (i >= size) return raw.clear();
   const RecordAddress key = keys.key(call, group, i);
-  const bool aligned = (reinterpret_cast<std::uintptr_t>(key.data) & 15) == 0;
-#pragma unroll
-  for (int j = 0; j < 7; ++j) raw.codes[j] = load_piece(key.data + 16 * (part + 4 * j), aligned);
-  raw.rope[0] = load_piece(key.data + kNopeDim + 16 * part, aligned);
-  raw.rope[1] = load_piece(key.data + kNopeDim + 16 * (part + 4), aligned);
-  raw.scales = __ldg(reinterpret_cast<const uint2*>(key.scale));
+  raw.load(key.data, key.scale, part);
 }
 
-// Codes to bf16: placed bits times 2^120 2^(scale - 127), one exact multiply.
 __device__ __forceinline__ void store_raw(const RawKey& raw, Bf16Bits* tile) {
   const int key = static_cast<int>(threadIdx.x) / 4, part = static_cast<int>(threadIdx.x) % 4;
   Bf16Bits* row = tile + key * kRowStride;
 #pragma unroll
   for (int j = 0; j < 7; ++j) {
-    // Piece part + 4 j lies in block j of 64 channels.
-    const std::uint32_t scale = (j < 4 ? raw.scales.x >> (8 * j) : raw.scales.y >> (8 * (j - 4))) & 0xffu;
-    const std::uint32_t bits = min(scale + 120u, 254u) << 7, factor = bits | bits << 16;
-    const std::uint32_t words[4] = {raw.codes[j].x, raw.codes[j].y, raw.codes[j].z, raw.codes[j].w};
-    std::uint32_t pairs[8];
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const std::uint32_t a = __byte_perm(words[w], 0, 0x1404), b = __byte_perm(words[w], 0, 0x3424);
-      pairs[2 * w] = mul_bf16x2((a & 0x80008000u) | ((a >> 4) & 0x07f007f0u), factor);
-      pairs[2 * w + 1] = mul_bf16x2((b & 0x80008000u) | ((b >> 4) & 0x07f007f0u), factor);
-    }
+    uint4 low, high;
+    raw.widen(j, low, high);
     auto* to = reinterpret_cast<uint4*>(row + 16 * (part + 4 * j));
-    to[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-    to[1] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+    to[0] = low;
+    to[1] = high;
   }
   *reinterpret_cast<uint4*>(row + kNopeDim + 8 * part) = raw.rope[0];
   *reinterpret_cast<uint4*>(row + kNopeDim + 8 * (part + 4)) = raw.rope[1];
@@ -235,7 +202,51 @@ __device__ __forceinline__ void attend_tile(Partial<kTiles>& group, const Shared
   }
 }
 
-template <int kTiles, bool kSplit>
+// Channels 4 part .. of a (row, head): its groups, which lie in scratch, folded left to right.
+__device__ __forceinline__ void fold_groups(const AttentionCall& call, int row, int head, int part, int num_groups) {
+  float m = -INFINITY, l = 0.0f, o[4] = {};
+  float4 values[kMaxSplitGroups];
+  float2 ml[kMaxSplitGroups];
+#pragma unroll
+  for (int i = 0; i < kMaxSplitGroups; ++i) {
+    if (i >= num_groups) break;
+    const std::int64_t at = (static_cast<std::int64_t>(row) * call.num_splits + i) * call.num_heads + head;
+    values[i] = __ldcg(reinterpret_cast<const float4*>(call.partial_o + at * kHeadDim) + part);
+    ml[i] = __ldcg(call.partial_ml + at);
+  }
+#pragma unroll
+  for (int i = 0; i < kMaxSplitGroups; ++i) {
+    if (i >= num_groups) break;
+    const float peak = fmaxf(m, ml[i].x), a = exp2f(m - peak), b = exp2f(ml[i].x - peak);
+    m = peak;
+    l = __fadd_rn(__fmul_rn(l, a), __fmul_rn(ml[i].y, b));
+    const float v[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
+#pragma unroll
+    for (int c = 0; c < 4; ++c) o[c] = __fadd_rn(__fmul_rn(o[c], a), __fmul_rn(v[c], b));
+  }
+  const float inverse = inverse_denominator(m, l, call.sink[head]);
+  const float2* rope = call.rope + static_cast<std::int64_t>(row) * (kRopeDim / 2);
+  auto* out = reinterpret_cast<uint2*>(call.out + (static_cast<std::int64_t>(row) * call.num_heads + head) * kHeadDim);
+  out[part] = make_uint2(finish_pair(o[0], o[1], inverse, 4 * part, rope),
+                         finish_pair(o[2], o[3], inverse, 4 * part + 2, rope));
+}
+
+// A block has left its group's results in scratch: whether it is the last of its row and heads, which folds them.
+__device__ __forceinline__ bool arrives_last(const AttentionCall& call, int row, int num_groups) {
+  __shared__ bool is_last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    std::uint32_t* counter = call.arrivals + static_cast<std::int64_t>(row) * gridDim.y + blockIdx.y;
+    __threadfence();  // the block's results before the counter
+    is_last = atomicAdd(counter, 1u) == static_cast<unsigned>(num_groups - 1);
+    if (is_last) *counter = 0;
+    __threadfence();  // the counter before other blocks' results
+  }
+  __syncthreads();
+  return is_last;
+}
+
+template <int kTiles, bool kSplit, bool kFolds>
 __global__ void __launch_bounds__(kAttentionThreads, kTiles == 1 ? 2 : 1)
     attend(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -315,70 +326,59 @@ __global__ void __launch_bounds__(kAttentionThreads, kTiles == 1 ? 2 : 1)
       }
     }
   }
+  if constexpr (kFolds) {
+    const int num_groups = keys.num_groups();
+    if (whole || !arrives_last(call, row, num_groups)) return;
+    for (int i = tid; i < 16 * kTiles * (kHeadDim / 4); i += kAttentionThreads) {
+      const int head = first_head + i / (kHeadDim / 4);
+      if (head < call.num_heads) fold_groups(call, row, head, i % (kHeadDim / 4), num_groups);
+    }
+  }
 }
 
 // Folds a row's groups left to right, one block a (row, head), four channels a thread.
 __global__ void __launch_bounds__(kHeadDim / 4) combine(const __grid_constant__ AttentionCall call) {
-  const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y),
-            tid = static_cast<int>(threadIdx.x);
-  const int num_groups = row_keys(call, row).num_groups();
+  const int row = static_cast<int>(blockIdx.x), num_groups = row_keys(call, row).num_groups();
   if (num_groups > call.num_splits) return;
-  float m = -INFINITY, l = 0.0f, o[4] = {};
-  float4 values[kMaxSplitGroups];
-  float2 ml[kMaxSplitGroups];
-#pragma unroll
-  for (int i = 0; i < kMaxSplitGroups; ++i) {
-    if (i >= num_groups) break;
-    const std::int64_t at = (static_cast<std::int64_t>(row) * call.num_splits + i) * call.num_heads + head;
-    values[i] = reinterpret_cast<const float4*>(call.partial_o + at * kHeadDim)[tid];
-    ml[i] = call.partial_ml[at];
-  }
-#pragma unroll
-  for (int i = 0; i < kMaxSplitGroups; ++i) {
-    if (i >= num_groups) break;
-    const float peak = fmaxf(m, ml[i].x), a = exp2f(m - peak), b = exp2f(ml[i].x - peak);
-    m = peak;
-    l = __fadd_rn(__fmul_rn(l, a), __fmul_rn(ml[i].y, b));
-    const float v[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
-#pragma unroll
-    for (int c = 0; c < 4; ++c) o[c] = __fadd_rn(__fmul_rn(o[c], a), __fmul_rn(v[c], b));
-  }
-  const float inverse = inverse_denominator(m, l, call.sink[head]);
-  const float2* rope = call.rope + static_cast<std::int64_t>(row) * (kRopeDim / 2);
-  auto* out = reinterpret_cast<uint2*>(call.out + (static_cast<std::int64_t>(row) * call.num_heads + head) * kHeadDim);
-  out[tid] =
-      make_uint2(finish_pair(o[0], o[1], inverse, 4 * tid, rope), finish_pair(o[2], o[3], inverse, 4 * tid + 2, rope));
+  fold_groups(call, row, static_cast<int>(blockIdx.y), static_cast<int>(threadIdx.x), num_groups);
 }
 
-template <int kTiles, bool kSplit>
+template <int kTiles, bool kSplit, bool kFolds>
 void launch(const AttentionCall& call, const AttentionTiling& tiling, cudaStream_t stream) {
   static const cudaError_t raised =
-      cudaFuncSetAttribute(attend<kTiles, kSplit>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      cudaFuncSetAttribute(attend<kTiles, kSplit, kFolds>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            static_cast<int>(attention_shared_bytes(kTiles)));
   static_cast<void>(raised);  // a failure shows as the launch's
   const dim3 grid(static_cast<unsigned>(call.rows.num_tokens),
                   static_cast<unsigned>((call.num_heads + 16 * kTiles - 1) / (16 * kTiles)),
                   static_cast<unsigned>(tiling.num_splits));
-  attend<kTiles, kSplit><<<grid, kAttentionThreads, tiling.shared_bytes, stream>>>(call);
+  attend<kTiles, kSplit, kFolds><<<grid, kAttentionThreads, tiling.shared_bytes, stream>>>(call);
 }
 
-void run(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args, bool may_split) {
+enum class Groups : std::uint8_t { kWhole, kCombined, kFoldedOnArrival };
+
+void run(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args, Groups groups) {
   const SparseAttentionDesc& d = plan.desc;
   FATHOM_CHECK(d.cache.kv.head_dim == kHeadDim && d.cache.kv.rope_dim == kRopeDim, "heads of 512 channels, 64 rotated");
   if (args.rows->num_tokens == 0) return;
   AttentionCall call = attention_call(plan, args);
   const AttentionTiling tiling = attention_tiling(call.rows.num_tokens, d.num_heads, d.cache.ratio, d.topk,
-                                                  plan.shared_memory_per_block_bytes, may_split);
+                                                  plan.shared_memory_per_block_bytes, groups != Groups::kWhole);
   call.num_splits = tiling.num_splits;
   const cudaStream_t stream = stream_of(context);
   if (!tiling.split) {
-    if (tiling.head_tiles == 2) return launch<2, false>(call, tiling, stream);
-    return launch<1, false>(call, tiling, stream);
+    if (tiling.head_tiles == 2) return launch<2, false, false>(call, tiling, stream);
+    return launch<1, false, false>(call, tiling, stream);
   }
   const std::int64_t parts = static_cast<std::int64_t>(call.rows.num_tokens) * tiling.num_splits * d.num_heads;
   call.partial_o = reinterpret_cast<float*>(context.scratch);
   call.partial_ml = reinterpret_cast<float2*>(call.partial_o + parts * kHeadDim);
-  launch<1, true>(call, tiling, stream);
+  if (groups == Groups::kFoldedOnArrival && call.rows.num_tokens > kAttentionCombineRows) {
+    FATHOM_CHECK(context.num_arrivals >= plan.num_arrivals, "arrivals cover the plan's");
+    call.arrivals = context.arrivals;
+    return launch<1, true, true>(call, tiling, stream);
+  }
+  launch<1, true, false>(call, tiling, stream);
   combine<<<dim3(static_cast<unsigned>(call.rows.num_tokens), static_cast<unsigned>(d.num_heads)), kHeadDim / 4, 0,
             stream>>>(call);
 }
@@ -386,12 +386,17 @@ void run(ExecutionContext& context, const SparseAttentionPlan& plan, const Spars
 }  // namespace
 
 void sparse_attention_mma(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {
-  run(context, plan, args, false);
+  run(context, plan, args, Groups::kWhole);
 }
 
 void sparse_attention_mma_splitk(ExecutionContext& context, const SparseAttentionPlan& plan,
                                  const SparseAttentionArgs& args) {
-  run(context, plan, args, true);
+  run(context, plan, args, Groups::kCombined);
+}
+
+void sparse_attention_mma_splitk_arrival(ExecutionContext& context, const SparseAttentionPlan& plan,
+                                         const SparseAttentionArgs& args) {
+  run(context, plan, args, Groups::kFoldedOnArrival);
 }
 
 }  // namespace fathom::cuda

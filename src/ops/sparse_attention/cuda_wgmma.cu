@@ -10,9 +10,9 @@
 // folds them itself: the running result rests in scratch (it never leaves the L2) and only its owner touches it.
 // Blocks of a split row that have later groups leave each as (m, l, o), and `combine` folds these. So a row's bits
 // do not depend on how many blocks it got.
-#include "ops/cuda/activation_quantiser.cuh"
 #include "ops/cuda/kernel_image.cuh"
 #include "ops/cuda/ptx/wgmma.cuh"
+#include "ops/sparse_attention/raw_key.cuh"
 #include "ops/sparse_attention/row_keys.cuh"
 
 namespace fathom::cuda {
@@ -42,19 +42,6 @@ constexpr int kTileKeys = 64;
 constexpr int kBlockBytes = 64 * 128;        // 64 rows of 64 channels
 constexpr int kTileBytes = 8 * kBlockBytes;  // 64 rows of 512 channels
 
-// A thread's share of a tile on its way to shared memory: key tid / 4, 16-byte pieces tid % 4 + 4 j.
-struct RawKey {
-  uint4 codes[7];
-  uint4 rope[2];
-  uint2 scales;
-};
-
-__device__ __forceinline__ uint4 load_piece(const std::uint8_t* p, bool aligned) {
-  if (aligned) return __ldg(reinterpret_cast<const uint4*>(p));
-  const uint2 low = __ldg(reinterpret_cast<const uint2*>(p)), high = __ldg(reinterpret_cast<const uint2*>(p + 8));
-  return make_uint4(low.x, low.y, high.x, high.y);
-}
-
 struct Tile {
   int group, first, size;  // keys [first, first + 64) of a group of `size`
 };
@@ -81,46 +68,25 @@ __device__ __forceinline__ KeyPlace find_key(const AttentionCall& call, const Ro
 
 __device__ __forceinline__ void load_raw(RawKey& raw, const AttentionCall& call, const KeyPlace& place, bool window) {
   const int part = static_cast<int>(threadIdx.x) % 4;
-  if (place.slot < 0) {
-#pragma unroll
-    for (uint4& piece : raw.codes) piece = make_uint4(0, 0, 0, 0);
-    raw.rope[0] = raw.rope[1] = make_uint4(0, 0, 0, 0);
-    raw.scales = make_uint2(0, 0);
-    return;
-  }
+  if (place.slot < 0) return raw.clear();
   const std::byte* pool = window ? call.pools.window : call.pools.context;
   const std::int64_t stride = window ? call.pools.window_block_bytes : call.pools.context_block_bytes;
   const std::int64_t offset = window ? call.cache.window_offset_bytes : call.cache.entry_offset_bytes;
   const int per_block = window ? static_cast<int>(kBlockTokens) : static_cast<int>(kBlockTokens) / call.cache.ratio;
   const auto* page = reinterpret_cast<const std::uint8_t*>(pool + place.block * stride + offset);
-  const std::uint8_t* data = page + place.slot * kRecordDataBytes;
-  const bool aligned = (reinterpret_cast<std::uintptr_t>(data) & 15) == 0;
-#pragma unroll
-  for (int j = 0; j < 7; ++j) raw.codes[j] = load_piece(data + 16 * (part + 4 * j), aligned);
-  raw.rope[0] = load_piece(data + kNopeDim + 16 * part, aligned);
-  raw.rope[1] = load_piece(data + kNopeDim + 16 * (part + 4), aligned);
-  raw.scales =
-      __ldg(reinterpret_cast<const uint2*>(page + per_block * kRecordDataBytes + place.slot * kRecordScaleBytes));
+  raw.load(page + place.slot * kRecordDataBytes, page + per_block * kRecordDataBytes + place.slot * kRecordScaleBytes,
+           part);
 }
 
-// Codes to bf16: placed bits times 2^120 2^(scale - 127), one exact multiply.
 __device__ __forceinline__ void store_raw(const RawKey& raw, unsigned char* tile) {
   const int key = static_cast<int>(threadIdx.x) / 4, part = static_cast<int>(threadIdx.x) % 4;
   const int at0 = swizzle_128(key, 2 * part), at1 = swizzle_128(key, 2 * part + 1);
 #pragma unroll
   for (int j = 0; j < 7; ++j) {
-    const std::uint32_t scale = (j < 4 ? raw.scales.x >> (8 * j) : raw.scales.y >> (8 * (j - 4))) & 0xffu;
-    const std::uint32_t bits = min(scale + 120u, 254u) << 7, factor = bits | bits << 16;
-    const std::uint32_t words[4] = {raw.codes[j].x, raw.codes[j].y, raw.codes[j].z, raw.codes[j].w};
-    std::uint32_t pairs[8];
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const std::uint32_t a = __byte_perm(words[w], 0, 0x1404), b = __byte_perm(words[w], 0, 0x3424);
-      pairs[2 * w] = mul_bf16x2((a & 0x80008000u) | ((a >> 4) & 0x07f007f0u), factor);
-      pairs[2 * w + 1] = mul_bf16x2((b & 0x80008000u) | ((b >> 4) & 0x07f007f0u), factor);
-    }
-    *reinterpret_cast<uint4*>(tile + j * kBlockBytes + at0) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-    *reinterpret_cast<uint4*>(tile + j * kBlockBytes + at1) = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+    uint4 low, high;
+    raw.widen(j, low, high);
+    *reinterpret_cast<uint4*>(tile + j * kBlockBytes + at0) = low;
+    *reinterpret_cast<uint4*>(tile + j * kBlockBytes + at1) = high;
   }
   *reinterpret_cast<uint4*>(tile + 7 * kBlockBytes + swizzle_128(key, part)) = raw.rope[0];
   *reinterpret_cast<uint4*>(tile + 7 * kBlockBytes + swizzle_128(key, part + 4)) = raw.rope[1];

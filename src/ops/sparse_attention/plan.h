@@ -49,14 +49,28 @@ constexpr AttentionTiling attention_tiling(std::int64_t num_tokens, std::int32_t
   return tiling;
 }
 
+// mma_splitk_arrival: up to so many rows a launch folds the groups, as in mma_splitk, because one block folding 16
+// heads takes 5 us longer than it; above, where other operations have a pass more, the launch is saved.
+inline constexpr std::int64_t kAttentionCombineRows = 8;
+// Most rows of a call that is split.
+constexpr std::int64_t attention_split_tokens(std::int64_t max_tokens, std::int32_t num_heads) {
+  return std::min<std::int64_t>(max_tokens, 128 / std::max<std::int64_t>(1, ceil_div(num_heads, 32)));
+}
+
+// One counter a row and 16 heads of a split call.
+constexpr std::int64_t attention_num_arrivals(std::int64_t max_tokens, std::int32_t num_heads, std::int32_t ratio,
+                                              std::int32_t topk) {
+  const std::int64_t groups = attention_groups(ratio, topk);
+  if (groups == 1 || groups > kMaxSplitGroups) return 0;
+  return attention_split_tokens(max_tokens, num_heads) * ceil_div(num_heads, 16);
+}
+
 // (m, l, o[512]) in fp32 of every (row, group, head) of a split call.
 constexpr std::int64_t attention_workspace_bytes(std::int64_t max_tokens, std::int32_t num_heads, std::int32_t ratio,
                                                  std::int32_t topk) {
   const std::int64_t groups = attention_groups(ratio, topk);
   if (groups == 1 || groups > kMaxSplitGroups) return 0;
-  const std::int64_t split_tokens =
-      std::min<std::int64_t>(max_tokens, 128 / std::max<std::int64_t>(1, ceil_div(num_heads, 32)));
-  return round_up(split_tokens * groups * num_heads * (512 + 2) * 4, 256);
+  return round_up(attention_split_tokens(max_tokens, num_heads) * groups * num_heads * (512 + 2) * 4, 256);
 }
 
 // wgmma: a unit is a row and 64 of its heads; a block holds queries, two tiles of keys, P in two terms, row factors.

@@ -20,6 +20,8 @@ struct AttentionCall {
   float* partial_o;    // [tokens, splits, heads, 512]
   float2* partial_ml;  // [tokens, splits, heads]
   std::int32_t num_heads, topk, num_splits;
+  std::uint32_t* arrivals =
+      nullptr;  // [tokens, tiles of 16 heads] zeros, or null: a launch folds a split call's groups
 };
 
 inline AttentionCall attention_call(const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {

@@ -17,7 +17,8 @@ SparseAttentionPlan plan_sparse_attention(const SparseAttentionDesc& desc, const
   const std::int64_t workspace_bytes = std::max(
       cuda::attention_workspace_bytes(desc.max_tokens, desc.num_heads, desc.cache.ratio, desc.topk),
       cuda::attention_groups_workspace_bytes(desc.max_tokens, desc.num_heads, desc.cache.ratio, desc.topk, warpgroups));
-  return {desc, workspace_bytes, device.shared_memory_per_block_bytes, warpgroups};
+  return {desc, workspace_bytes, device.shared_memory_per_block_bytes, warpgroups,
+          cuda::attention_num_arrivals(desc.max_tokens, desc.num_heads, desc.cache.ratio, desc.topk)};
 }
 
 void run_sparse_attention(ExecutionContext& context, const SparseAttentionPlan& plan, const SparseAttentionArgs& args) {

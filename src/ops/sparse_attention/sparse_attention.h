@@ -31,6 +31,7 @@ struct SparseAttentionPlan {
   std::int64_t workspace_bytes = 0;
   std::int64_t shared_memory_per_block_bytes = 0;  // CUDA: what a block may ask for
   std::int32_t num_multiprocessors = 0;            // CUDA with compute capability 9.0, else 0
+  std::int64_t num_arrivals = 0;                   // ExecutionContext::arrivals
 };
 struct SparseAttentionArgs {
   const StepRows* rows = nullptr;
