@@ -92,6 +92,7 @@ const CLI::Validator kSeconds = number(0.001, kMostSeconds, "seconds from 0.001 
 const CLI::Validator kSecondsOrNone = number(0, kMostSeconds, "seconds from 0 to 1e9");
 const CLI::Validator kShare = number(0, 1, "a number from 0 to 1");
 const CLI::Validator kTemperature = number(0, 100, "a number from 0 to 100");
+const CLI::Validator kServedTemperature = number(0, 2, "a number from 0 to 2");  // as requests may ask
 const CLI::Validator kTopP = number(std::numeric_limits<double>::min(), 1, "a number over 0, to 1");
 const CLI::Validator kTopK = whole_number(-1, kMost32);
 // An unset shell variable must not mean "the default".
@@ -476,7 +477,7 @@ void add_serve(CLI::App& app, int& exit_code) {
   command->add_option("--release", options->release, "Chat encoder (default: from the checkpoint's draft tensors)")
       ->check(CLI::IsMember({"preview", "0731"}));
   command->add_option("--temperature", options->temperature, "Default where a request says nothing")
-      ->check(kTemperature);
+      ->check(kServedTemperature);
   command->add_option("--top-p", options->top_p, "Likewise")->check(kTopP);
   command->add_option("--min-p", options->min_p, "Likewise")->check(kShare);
   command->add_option("--top-k", options->top_k, "Likewise")->check(kTopK);

@@ -14,6 +14,7 @@ namespace {
 
 constexpr auto kTickPeriod = std::chrono::milliseconds(200);
 constexpr auto kDrainPoll = std::chrono::milliseconds(5);
+constexpr std::chrono::milliseconds kLastWords{5000};  // to tell clients that they are cut off
 
 class HttpApiServer : public Server {
  public:
@@ -59,12 +60,7 @@ class HttpApiServer : public Server {
   bool drain(std::chrono::milliseconds limit) override {
     context_.draining = true;
     http_->begin_drain();
-    const auto end = std::chrono::steady_clock::now() + limit;
-    while (http_->counts().num_exchanges > 0 || num_answers() > 0) {
-      if (std::chrono::steady_clock::now() >= end) return false;
-      std::this_thread::sleep_for(kDrainPoll);
-    }
-    return true;
+    return wait_for_answers(limit);
   }
 
   void stop() override {
@@ -77,9 +73,14 @@ class HttpApiServer : public Server {
     }
     tick_wake_.notify_all();
     if (ticker_.joinable()) ticker_.join();
-    if (http_ != nullptr) http_->stop();
     std::shared_ptr<ServedModel> model = context_.model();
     if (model != nullptr) model->engine->shutdown();
+    // Whoever still waits is told so: their requests end with the engine's work.
+    if (http_ != nullptr) {
+      http_->begin_drain();
+      wait_for_answers(kLastWords);
+      http_->stop();
+    }
     context_.parsers.stop();
     context_.workers.stop();
     std::unordered_map<const Answer*, std::shared_ptr<Answer>> left;
@@ -91,6 +92,14 @@ class HttpApiServer : public Server {
   }
 
  private:
+  bool wait_for_answers(std::chrono::milliseconds limit) {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    while (http_->counts().num_exchanges > 0 || num_answers() > 0) {
+      if (std::chrono::steady_clock::now() >= end) return false;
+      std::this_thread::sleep_for(kDrainPoll);
+    }
+    return true;
+  }
   std::size_t num_answers() {
     const std::lock_guard lock(context_.mutex);
     return context_.answers.size();

@@ -230,9 +230,14 @@ TEST_F(ServerTest, StopCutsOffWhatRuns) {
   for (int t = 0; t < 4; ++t) {
     clients.emplace_back([&, t] {
       auto c = client();
-      (void)c.request("POST", "/v1/completions",
-                      R"({"prompt":"x","max_tokens":9000,"ignore_eos":true,"stream":)" +
-                          std::string(t % 2 == 0 ? "true}" : "false}"));
+      const bool streamed = t % 2 == 0;
+      const auto reply = c.request("POST", "/v1/completions",
+                                   R"({"prompt":"x","max_tokens":9000,"ignore_eos":true,"stream":)" +
+                                       std::string(streamed ? "true}" : "false}"));
+      // Cut off, and told so.
+      ASSERT_TRUE(reply.ok()) << reply.status().message();
+      EXPECT_EQ(reply->status, streamed ? 200 : 503);
+      EXPECT_NE(reply->body.find("shutting down"), std::string::npos) << reply->body.substr(0, 300);
     });
   }
   auto c = client();
