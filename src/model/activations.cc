@@ -71,9 +71,10 @@ void describe(const ModelConfig& config, DType act_dtype, const ActivationLimits
     arena.add(act.index_u, "index_u", f32, {tokens, key_width}, kAttentionInputs, kCacheWrites);
     arena.add(act.index_g, "index_g", f32, {tokens, key_width}, kAttentionInputs, kCacheWrites);
     arena.add(act.index_weights, "index_weights", act_dtype, {tokens, config.index_n_heads}, kAttentionInputs, kIndex);
-    arena.add(act.index_q_raw, "index_q_raw", act_dtype, {tokens, index_width}, kQueries, kCacheWrites);
-    arena.add(act.index_q, "index_q", act_dtype, {tokens, config.index_n_heads, config.index_head_dim}, kCacheWrites,
-              kIndex);
+    // Operation by operation, the indexer's q comes last: what the others read is no longer needed then.
+    const Phase made = limits.fused_rows ? kCacheWrites : kIndex;
+    arena.add(act.index_q_raw, "index_q_raw", act_dtype, {tokens, index_width}, kQueries, made);
+    arena.add(act.index_q, "index_q", act_dtype, {tokens, config.index_n_heads, config.index_head_dim}, made, kIndex);
     arena.add(act.index_scores, "index_scores", f32, {limits.index_score_bytes / 4}, kIndex, kIndex);
     arena.add(act.selected, "selected", DType::kI32, {tokens, config.index_topk}, kIndex, kAttention);
   }

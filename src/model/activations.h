@@ -14,6 +14,7 @@ struct ActivationLimits {
   std::int64_t workspace_bytes = 0;    // the largest operation's
   std::int64_t num_arrivals = 0;       // the largest operation's (ExecutionContext::arrivals)
   bool quantised_inputs = false;       // rows that FP8 linears read are kept after AQ too (CUDA)
+  bool fused_rows = false;             // attention_rows may run: it reads and writes all its rows at once (CUDA)
   bool draft = false;                  // room for draft blocks
   std::int32_t num_taps = 0;           // trunk layers that a DSpark drafter taps
 };

@@ -21,6 +21,7 @@ std::int64_t activation_bytes_of(const ModelConfig& config, const CapacityReques
   limits.workspace_bytes = plans.workspace_bytes;
   limits.num_arrivals = plans.num_arrivals;
   limits.quantised_inputs = keeps_quantised_inputs(config, request.numerics, device);
+  limits.fused_rows = device.backend == BackendKind::kCuda;
   limits.draft = request.num_draft_layers > 0;
   // More than one stage is a DSpark drafter.
   if (request.num_draft_layers > 1) {

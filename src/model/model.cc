@@ -35,6 +35,7 @@ Result<std::unique_ptr<Model>> Model::make(const Checkpoint& checkpoint, Backend
   limits.workspace_bytes = model->plans_.workspace_bytes;
   limits.num_arrivals = model->plans_.num_arrivals;
   limits.quantised_inputs = keeps_quantised_inputs(config, options.numerics, backend.device());
+  limits.fused_rows = backend.device().backend == BackendKind::kCuda;
   limits.draft = num_draft_layers > 0;
   if (model->weights_.draft.kind == DraftKind::kDspark) {
     limits.num_taps = static_cast<std::int32_t>(config.dspark_target_layer_ids.size());
