@@ -52,6 +52,9 @@ Result<std::vector<std::pair<std::string, std::string>>> parse_variants(const st
   return variants;
 }
 
+// Rows of a prefill step: larger ones are no faster on the CPU and hold more activations.
+constexpr std::int64_t kStepTokens = 384;
+
 Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std::int64_t max_logit_rows,
                                const std::string& draft) {
   FATHOM_ASSIGN_OR_RETURN(const DraftChoice drafts, parse_drafts("--draft", draft));
@@ -66,6 +69,8 @@ Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std
   options.num_threads = flags.threads;
   options.remembered_variants = true;
   options.max_logit_rows = max_logit_rows + (drafts.num_drafts > 0 ? 2 * kMaxDraft : 0);
+  options.max_step_tokens = kStepTokens;
+  options.draft = drafts.num_drafts > 0;  // who drafts nothing needs no room for it
   FATHOM_ASSIGN_OR_RETURN(options.variants, parse_variants(flags.variants));
   ProgressBar bar("loading");
   options.progress = [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); };
