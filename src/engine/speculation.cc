@@ -15,6 +15,9 @@ constexpr double kSeenOnce = 0.7;
 constexpr double kDoubtful = 0.9;
 constexpr std::int32_t kFewTimes = 4;
 constexpr std::int64_t kStaleAfter = 1024;  // measurements of the whole table
+constexpr std::int32_t kFresh = 4;          // measurements after the first two, or after a time away
+constexpr std::int64_t kAway = 16;          // measurements of the whole table
+constexpr double kJitterUs = 20;            // a time of a few microseconds tells nothing of others
 constexpr double kGuessedSlope = 0.5;       // of a draft's rows, against the undrafted step
 
 constexpr double kPriorTrials = 2, kRequestPriorTrials = 8;
@@ -22,7 +25,9 @@ constexpr double kFade = 1.0 - 1.0 / 1024;
 
 }  // namespace
 
-DepthTimes::DepthTimes() : cells_(static_cast<std::size_t>((kMaxBatch + 1) * (kMaxDraft + 1))) {}
+DepthTimes::DepthTimes()
+    : cells_(static_cast<std::size_t>((kMaxBatch + 1) * (kMaxDraft + 1))),
+      runs_(static_cast<std::size_t>(kMaxBatch + 1)) {}
 
 bool DepthTimes::is_stale(const Cell& cell) const { return num_added_ - cell.seen > kStaleAfter; }
 
@@ -31,18 +36,27 @@ void DepthTimes::add(std::int32_t batch, std::int32_t depth, double us) {
   const auto row = static_cast<std::size_t>(batch * (kMaxDraft + 1));
   Cell& own = cells_[row + static_cast<std::size_t>(depth)];
   if (is_stale(own)) own.count = 0;
+  if (num_added_ - own.seen > kAway) own.fresh = kFresh;
   own.seen = ++num_added_;
-  if (++own.count <= 2) {
+  Run& run = runs_[static_cast<std::size_t>(batch)];
+  run = {depth, run.depth == depth ? std::min(run.length + 1, kFresh + 1) : 1};
+  if (++own.count <= 4) {
     own.us = own.count == 1 ? us : std::min(own.us, us);
+    own.fresh = kFresh;
     return;
   }
   const double before = own.us;
-  // What disturbs a step makes it longer, never shorter.
-  own.us += (us < own.us ? 0.25 : 0.05) * (us - own.us);
-  if (before <= 0) return;
-  // Contexts grow and machines get busy: that changes the times of all depths, measured now or not.
+  // A time far above the others met something that disturbed it.
+  const bool usual = us < 1.5 * own.us;
+  const bool fresh = own.fresh > 0;
+  own.us += (fresh ? (usual ? 0.25 : 0.1) : (usual ? 0.1 : 0.02)) * (us - own.us);
+  if (fresh) --own.fresh;
+  // Contexts grow and machines get busy: that changes the times of all depths. It is seen in the depth that is in use;
+  // one tried in between differs for reasons of its own, or the ratio of two would stay as first measured.
+  if (before <= 0 || fresh || run.length <= kFresh) return;
+  const double change = (own.us + kJitterUs) / (before + kJitterUs);
   for (std::int32_t other = 0; other <= kMaxDraft; ++other) {
-    if (other != depth) cells_[row + static_cast<std::size_t>(other)].us *= own.us / before;
+    if (other != depth) cells_[row + static_cast<std::size_t>(other)].us *= change;
   }
 }
 

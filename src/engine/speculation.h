@@ -32,7 +32,8 @@ class DepthTimes {
   struct Cell {
     double us = 0;
     std::int32_t count = 0;
-    std::int64_t seen = 0;  // num_added_ when measured last
+    std::int64_t seen = 0;   // num_added_ when measured last
+    std::int32_t fresh = 0;  // measurements left in which its time is its own business
   };
   const Cell& cell(std::int32_t batch, std::int32_t depth) const {
     return cells_[static_cast<std::size_t>(batch * (kMaxDraft + 1) + depth)];
@@ -41,7 +42,13 @@ class DepthTimes {
   std::optional<Estimate> of_depth(std::int32_t batch, std::int32_t depth) const;
   std::optional<Estimate> of_near_batches(std::int32_t batch, std::int32_t depth) const;
 
+  // Of a batch: the depth measured last, how often in a row.
+  struct Run {
+    std::int32_t depth = -1, length = 0;
+  };
+
   std::vector<Cell> cells_;  // [1 + kMaxBatch, 1 + kMaxDraft]
+  std::vector<Run> runs_;    // [1 + kMaxBatch]
   std::int64_t num_added_ = 0;
 };
 

@@ -26,8 +26,8 @@ void compare_all(double noise, double most_over_best, double most_over_off) {
               noise, 100 * worst_best, 100 * worst_off);
 }
 
-TEST(SpeculationFull, QuietMachine) { compare_all(0, 0.03, 0.025); }
-TEST(SpeculationFull, NoisyMachine) { compare_all(0.05, 0.05, 0.03); }
+TEST(SpeculationFull, QuietMachine) { compare_all(0, 0.03, 0.02); }
+TEST(SpeculationFull, NoisyMachine) { compare_all(0.05, 0.03, 0.03); }
 
 }  // namespace
 }  // namespace fathom
