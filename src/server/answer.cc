@@ -132,17 +132,17 @@ void Answer::run() {
 void Answer::run_once() {
   if (closed_) return;
   if (!left_ && call_.exchange->gone()) leave();
-  if (!left_ && !failed_) submit_more();
+  if (!left_ && !failure_) submit_more();
   const bool reader_is_slow =
-      job_.stream && !left_ && !failed_ && call_.exchange->num_unsent_bytes() > call_.server->options.max_unsent_bytes;
+      job_.stream && !left_ && !failure_ && call_.exchange->num_unsent_bytes() > call_.server->options.max_unsent_bytes;
   if (reader_is_slow) return;  // on_drained comes back
   for (std::size_t prompt = 0; prompt < streams_.size(); ++prompt) {
     if (streams_[prompt] != nullptr) take(prompt);
   }
-  if (!left_ && !failed_) submit_more();
-  const bool all_done = num_outstanding_ == 0 && (left_ || failed_ || next_prompt_ == job_.requests.size());
+  if (!left_ && !failure_) submit_more();
+  const bool all_done = num_outstanding_ == 0 && (left_ || failure_ || next_prompt_ == job_.requests.size());
   if (all_done) return close();
-  if (wants_keep_alive_.exchange(false) && job_.stream && !left_ && !failed_) flush(job_.renderer->keep_alive());
+  if (wants_keep_alive_.exchange(false) && job_.stream && !left_ && !failure_) flush(job_.renderer->keep_alive());
 }
 
 void Answer::submit_more() {
@@ -188,7 +188,7 @@ void Answer::take(std::size_t prompt) {
       note_tokens(prompt * num_choices_ + static_cast<std::size_t>(delta.choice), delta.tokens.size());
     }
     if (delta.finish) note_finish(*delta.finish);
-    if (left_ || failed_) continue;
+    if (left_ || failure_) continue;
     if (const auto error = delta.finish ? failure_of(*delta.finish) : std::nullopt) {
       flush(std::move(sse));
       sse.clear();
@@ -235,24 +235,16 @@ void Answer::note_finish(const Finish& finish) {
 }
 
 void Answer::fail(ApiError error) {
-  failed_ = true;
+  failure_ = std::move(error);
   for (const auto& stream : streams_) {
     if (stream != nullptr) stream->cancel();
   }
-  {
-    const std::lock_guard lock(mutex_);
-    record_.reason = "refused";
-  }
-  if (!started_) {
-    call_.reply_error(error);
-    return;
-  }
-  call_.exchange->write(job_.renderer->error_event(error, call_.id));
-  call_.exchange->end();
+  const std::lock_guard lock(mutex_);
+  record_.reason = "refused";
 }
 
 void Answer::flush(std::string data) {
-  if (data.empty() || left_ || failed_) return;
+  if (data.empty() || left_ || failure_) return;
   if (!started_) {
     started_ = true;
     call_.exchange->start_stream(200, "text/event-stream; charset=utf-8");
@@ -266,7 +258,7 @@ void Answer::leave() {
   for (const auto& stream : streams_) {
     if (stream != nullptr) stream->cancel();
   }
-  if (!failed_) ++call_.server->metrics.num_clients_left;
+  if (!failure_) ++call_.server->metrics.num_clients_left;
 }
 
 void Answer::close() {
@@ -276,7 +268,7 @@ void Answer::close() {
   RequestRecord finished;
   {
     const std::lock_guard lock(mutex_);
-    record_.state = left_ ? "left" : failed_ ? "failed" : "finished";
+    record_.state = left_ ? "left" : failure_ ? "failed" : "finished";
     if (left_) record_.reason = "client_left";
     finished = record_;
   }
@@ -288,8 +280,12 @@ void Answer::close() {
     if (server.finished.size() > kMaxFinishedRecords) server.finished.pop_front();
     server.answers.erase(this);
   }
-  if (left_ || failed_) return;
-  if (job_.stream) {
+  if (left_) return;
+  if (failure_) {
+    if (!started_) return call_.reply_error(*failure_);
+    call_.exchange->write(job_.renderer->error_event(*failure_, call_.id));
+    call_.exchange->end();
+  } else if (job_.stream) {
     std::string sse;
     job_.renderer->on_end(&sse);
     flush(std::move(sse));

@@ -67,6 +67,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void take(std::size_t prompt);
   void note_finish(const Finish& finish);
   void note_tokens(std::size_t choice, std::size_t num_tokens);
+  // Cancels what is left. The client hears of it from close(), after the books and the key's limits.
   void fail(ApiError error);
   void flush(std::string data);
   void leave();
@@ -79,9 +80,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
   std::vector<Clock::time_point> last_token_;     // by prompt and choice
   std::size_t next_prompt_ = 0;
   std::size_t num_outstanding_ = 0;
-  bool started_ = false;  // the reply's head is out
-  bool failed_ = false;   // the client has its error; the rest is dropped
-  bool left_ = false;     // the client has gone
+  bool started_ = false;             // the reply's head is out
+  std::optional<ApiError> failure_;  // what the client is told when all streams have ended; the rest is dropped
+  bool left_ = false;                // the client has gone
   bool closed_ = false;
   int num_finished_choices_ = 0;
   std::atomic<int> scheduled_{0};

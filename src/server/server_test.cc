@@ -32,15 +32,16 @@ std::shared_ptr<const Tokenizer> mini_tokenizer() {
 
 class ServerTest : public testing::Test {
  protected:
-  void open() {
+  void open(std::vector<ApiKey> keys = {}) {
     ServerOptions options;
     options.model_names = {"mini"};
+    options.keys = std::move(keys);
     options.log_requests = false;
     auto opened = Server::open(std::move(options));
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     server_ = std::move(*opened);
   }
-  void serve(std::int64_t step_us = 200) {
+  void serve(std::int64_t step_us = 200, std::shared_ptr<GrammarCompiler> grammar = nullptr) {
     ScriptedOptions scripted;
     const auto tokenizer = mini_tokenizer();
     scripted.limits.vocab_size = static_cast<std::int32_t>(tokenizer->vocab_size());
@@ -58,6 +59,7 @@ class ServerTest : public testing::Test {
     model->engine = std::move(*made);
     model->tokenizer = tokenizer;
     model->root = "scripted";
+    model->grammar = std::move(grammar);
     server_->set_model(std::move(model));
   }
   HttpClient client() const { return HttpClient("127.0.0.1", server_->port()); }
@@ -245,6 +247,57 @@ TEST_F(ServerTest, StopCutsOffWhatRuns) {
   EXPECT_FALSE(server_->drain(50ms));
   server_->stop();
   for (auto& each : clients) each.join();
+}
+
+// Grammars of which every first matcher allows nothing, and every second one anything.
+class DeadEndCompiler : public GrammarCompiler {
+ public:
+  Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec&, std::chrono::milliseconds) override {
+    return std::make_shared<const CompiledGrammar>();
+  }
+  std::unique_ptr<GrammarMatcher> make_matcher(std::shared_ptr<const CompiledGrammar>) const override {
+    return std::make_unique<Matcher>(num_made_++ % 2 == 0);
+  }
+
+ private:
+  class Matcher : public GrammarMatcher {
+   public:
+    explicit Matcher(bool dead_end) : dead_end_(dead_end) {}
+    bool next_mask(std::span<std::uint32_t> mask) override {
+      if (dead_end_) std::fill(mask.begin(), mask.end(), 0u);
+      return dead_end_;
+    }
+    Status accept(TokenId) override { return {}; }
+    void rollback(std::int32_t) override {}
+    bool may_end() const override { return false; }
+
+   private:
+    bool dead_end_;
+  };
+  mutable std::atomic<int> num_made_{0};
+};
+
+// One choice fails while the other is in a long step: when the client hears of it, its record is closed and its key
+// free.
+TEST_F(ServerTest, AFailureIsToldAfterTheBooks) {
+  open({{"one", "secret", 1, 0}});
+  serve(100'000, std::make_shared<DeadEndCompiler>());
+  auto c = client();
+  const std::string failing = R"({"prompt":"x","n":2,"max_tokens":9,"ignore_eos":true,"guided_regex":"a","stream":)";
+  for (const bool stream : {false, true, false, true}) {
+    const std::string id = stream ? "streamed" : "whole";
+    const HttpHeaders key = {{"Authorization", "Bearer secret"}, {"x-request-id", id}};
+    auto reply = c.request("POST", "/v1/completions", failing + (stream ? "true}" : "false}"), key);
+    ASSERT_TRUE(reply.ok()) << reply.status().message();
+    EXPECT_THAT(reply->body, HasSubstr("\"error\""));
+    reply = c.request("GET", "/v1/requests/" + id, "", key);
+    ASSERT_TRUE(reply.ok()) << reply.status().message();
+    EXPECT_THAT(reply->body, HasSubstr("\"state\":\"failed\""));
+    reply = c.request("POST", "/v1/completions", R"({"prompt":"Say ⟦right⟧","max_tokens":9})", key);
+    ASSERT_TRUE(reply.ok()) << reply.status().message();
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    EXPECT_THAT(reply->body, HasSubstr("right"));
+  }
 }
 
 TEST_F(ServerTest, LoadGeneratorCountsWhatHappened) {
