@@ -6,8 +6,10 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
 #include <thread>
 
+#include "text/json_value.h"
 #include "text/tokenizer.h"
 
 namespace fathom {
@@ -97,6 +99,68 @@ TEST(Grammar, Regex) {
   EXPECT_TRUE(accepts(spec, "yes"));
   EXPECT_TRUE(accepts(spec, "no!"));
   EXPECT_FALSE(accepts(spec, "maybe"));
+}
+
+// What stands beside the alternatives of a regex holds for the answer and for a string of a schema alike.
+TEST(Grammar, AnchorsDotsAndLookaroundKeepTheirMeaning) {
+  const auto schema_of = [](const std::string& pattern) {
+    std::string quoted;
+    append_json_quoted(pattern, quoted);
+    return GrammarSpec{GrammarKind::kJsonSchema, R"({"type": "string", "pattern": )" + quoted + "}"};
+  };
+  struct Row {
+    const char *pattern, *fits, *does_not;
+  };
+  for (const Row& row : std::initializer_list<Row>{{"^a$|^b$", "b", "ab"},
+                                                   {"^(yes|no)$", "no", "noo"},
+                                                   {"^x.y$", "x-y", "x\ny"},
+                                                   {"^é.$", "éa", "é\n"},
+                                                   {"(^a|b)c", "ac", "aac"}}) {
+    EXPECT_TRUE(accepts({GrammarKind::kRegex, row.pattern}, row.fits)) << row.pattern;
+    EXPECT_FALSE(accepts({GrammarKind::kRegex, row.pattern}, row.does_not)) << row.pattern;
+    std::string fits, does_not;
+    append_json_quoted(row.fits, fits);
+    append_json_quoted(row.does_not, does_not);
+    EXPECT_TRUE(accepts(schema_of(row.pattern), fits)) << row.pattern;
+    EXPECT_FALSE(accepts(schema_of(row.pattern), does_not)) << row.pattern;
+  }
+  // A string's quote can not come out of a pattern bare, whichever characters stand beside.
+  for (const char* pattern : {"^[^a]+$", "^é[^a]+$", "^.+$", "^😀.+$"}) {
+    EXPECT_FALSE(accepts(schema_of(pattern), "\"é\"x\"")) << pattern;
+    EXPECT_FALSE(accepts(schema_of(pattern), "\"é\nx\"")) << pattern;
+  }
+  for (const char* pattern : {"a^b", "a$b", "(^a)*", "a(?=b)", "(?!a).", "\\bword", "\\Aword"}) {
+    for (const GrammarSpec& spec : {GrammarSpec{GrammarKind::kRegex, pattern}, schema_of(pattern)}) {
+      const auto result = compiler().compile(spec, kPatience);
+      ASSERT_FALSE(result.ok()) << pattern;
+      EXPECT_NE(result.status().message().find("position"), std::string::npos) << result.status().message();
+    }
+    std::string quoted;
+    append_json_quoted(pattern, quoted);
+    const std::vector<CallableTool> tools = {
+        {"f", R"({"type": "object", "patternProperties": {)" + quoted + R"(: {"type": "integer"}}})"}};
+    EXPECT_FALSE(make_tool_calls_source(tools, ToolCallRule::kRequired, true).ok()) << pattern;
+  }
+}
+
+// The library tells its log what it leaves out; that is an error here, also the second time.
+TEST(Grammar, WhatTheLibraryWarnsOfIsRefused) {
+  for (const char* schema : {
+           R"({"$ref": "http://example.com/schema"})",
+           R"({"oneOf": [{"type": "integer"}, {"type": "number", "minimum": 3}]})",
+       }) {
+    for (int time = 0; time < 2; ++time) {
+      const auto result = compiler().compile({GrammarKind::kJsonSchema, schema}, kPatience);
+      ASSERT_FALSE(result.ok()) << schema;
+      EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument);
+      EXPECT_NE(result.status().message().find("leave out"), std::string::npos) << result.status().message();
+    }
+  }
+  const std::vector<CallableTool> tools = {
+      {"f", R"({"type": "object", "properties": {"s": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}})"}};
+  const auto source = make_tool_calls_source(tools, ToolCallRule::kRequired, true);
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  EXPECT_FALSE(compiler().compile({GrammarKind::kToolCalls, *source}, kPatience).ok());
 }
 
 TEST(Grammar, RequiredToolCall) {

@@ -1,6 +1,9 @@
 #include "grammar/schema_enforcement.h"
 
+#include "grammar/regex_check.h"
+
 #include <algorithm>
+#include <charconv>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -103,6 +106,11 @@ std::string unmet_of_types(const Json& schema, const Json& type) {
     }
   }
   if (is_string) {
+    if (schema.contains("pattern") && schema["pattern"].is_string()) {
+      if (const Status status = check_regex(schema["pattern"].get_ref<const std::string&>()); !status.ok()) {
+        return "\"pattern\": " + status.message();
+      }
+    }
     const bool has_length = schema.contains("minLength") || schema.contains("maxLength");
     if (schema.contains("pattern") && has_length) {
       return not_enforced("pattern",
@@ -121,6 +129,12 @@ std::string unmet_of_types(const Json& schema, const Json& type) {
   if (is_object) {
     for (std::string_view key : {"dependentRequired", "dependentSchemas", "dependencies"}) {
       if (schema.contains(key)) return not_enforced(key, "");
+    }
+    if (schema.contains("patternProperties")) {
+      for (const auto& [name, value] : schema["patternProperties"].items()) {
+        const Status status = check_regex(name);
+        if (!status.ok()) return "\"patternProperties\": " + status.message();
+      }
     }
     const Json* properties = schema.contains("properties") ? &schema["properties"] : nullptr;
     if (schema.contains("required") && schema["required"].is_array()) {
@@ -161,33 +175,91 @@ std::string unmet(const Json& schema) {
   return {};
 }
 
+template <typename AnyJson>
+struct Place {
+  AnyJson* schema;
+  std::string path;
+};
+
+template <typename AnyJson>
+void push_schemas_within(const Place<AnyJson>& place, std::vector<Place<AnyJson>>& places) {
+  for (auto& [key, value] : place.schema->items()) {
+    const std::string path = place.path + "/" + key;
+    if (holds_schema(key)) {
+      places.push_back({&value, path});
+    } else if (holds_schema_list(key) && value.is_array()) {
+      for (std::size_t i = 0; i < value.size(); ++i) places.push_back({&value[i], path + "/" + std::to_string(i)});
+    } else if (holds_schema_map(key) && value.is_object()) {
+      for (auto& [name, one] : value.items()) places.push_back({&one, path + "/" + name});
+    }
+  }
+}
+
+// In characters that the library's own reader of patterns takes: it quotes what it matches as JSON does, and the other
+// one, which it falls back to beyond ASCII, does not.
+std::string as_ascii(std::string_view regex) {
+  std::string out;
+  while (!regex.empty()) {
+    const auto lead = static_cast<unsigned char>(regex.front());
+    const std::size_t size = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    unsigned code = size == 1 ? lead : lead & (0x7Fu >> size);
+    for (std::size_t i = 1; i < size && i < regex.size(); ++i) {
+      code = code << 6 | (static_cast<unsigned char>(regex[i]) & 0x3F);
+    }
+    if (size == 1 && lead >= 0x20 && lead <= 0x7E) {
+      out += regex.front();
+    } else {
+      char digits[8];
+      out += "\\u{" + std::string(digits, std::to_chars(digits, digits + sizeof digits, code, 16).ptr) + "}";
+    }
+    regex.remove_prefix(std::min(size, regex.size()));
+  }
+  return out;
+}
+
 }  // namespace
 
 Status check_enforced(const Json& schema) {
-  struct Place {
-    const Json* schema;
-    std::string path;
-  };
-  std::vector<Place> places{{&schema, "#"}};
+  std::vector<Place<const Json>> places{{&schema, "#"}};
   while (!places.empty()) {
-    const Place place = std::move(places.back());
+    const auto place = std::move(places.back());
     places.pop_back();
     if (!place.schema->is_object()) continue;
     if (const std::string found = unmet(*place.schema); !found.empty()) {
-      return invalid_argument("the schema at " + place.path + ": " + found + " (the answer could break it unseen)");
+      const std::string_view unseen = " (the answer could break it unseen)";
+      return invalid_argument("the schema at " + place.path + ": " + found +
+                              (found.ends_with(unseen) ? "" : std::string(unseen)));
     }
-    for (const auto& [key, value] : place.schema->items()) {
-      const std::string path = place.path + "/" + key;
-      if (holds_schema(key)) {
-        places.push_back({&value, path});
-      } else if (holds_schema_list(key) && value.is_array()) {
-        for (std::size_t i = 0; i < value.size(); ++i) places.push_back({&value[i], path + "/" + std::to_string(i)});
-      } else if (holds_schema_map(key) && value.is_object()) {
-        for (const auto& [name, one] : value.items()) places.push_back({&one, path + "/" + name});
-      }
-    }
+    push_schemas_within(place, places);
   }
   return {};
+}
+
+bool spell_out_patterns(Json& schema) {
+  bool changed = false;
+  const auto spelled = [&changed](const std::string& regex) {
+    std::string text = as_ascii(spell_out_dots(regex));
+    changed = changed || text != regex;
+    return text;
+  };
+  std::vector<Place<Json>> places{{&schema, ""}};
+  while (!places.empty()) {
+    const auto place = std::move(places.back());
+    places.pop_back();
+    Json& one = *place.schema;
+    if (!one.is_object()) continue;
+    if (one.contains("pattern") && one["pattern"].is_string()) one["pattern"] = spelled(one["pattern"]);
+    if (one.contains("patternProperties") && one["patternProperties"].is_object()) {
+      Json renamed = Json::object();
+      for (auto& [name, value] : one["patternProperties"].items()) {
+        const std::string text = spelled(name);
+        renamed[renamed.contains(text) ? name : text] = std::move(value);
+      }
+      one["patternProperties"] = std::move(renamed);
+    }
+    push_schemas_within(place, places);
+  }
+  return changed;
 }
 
 }  // namespace fathom

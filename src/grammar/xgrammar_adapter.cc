@@ -1,4 +1,4 @@
-// The one file that sees the library. Its exceptions end here.
+// The one file that sees the library. Its exceptions end here, and so does its log.
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
@@ -11,7 +11,9 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "grammar/grammar.h"
+#include "grammar/regex_check.h"
 #include "grammar/schema_enforcement.h"
 #include "grammar/schema_recursion.h"
 
@@ -19,6 +21,29 @@ namespace fathom {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// The first of the library's warnings on this thread, while one of these lives: what it leaves out of a grammar it
+// tells its log and nobody else.
+class HeardWarnings {
+ public:
+  HeardWarnings() { listening_ = this; }
+  ~HeardWarnings() { listening_ = nullptr; }
+  HeardWarnings(const HeardWarnings&) = delete;
+  HeardWarnings& operator=(const HeardWarnings&) = delete;
+
+  static void hear(const std::string& message) {
+    // Anchors are no condition where check_regex let them pass.
+    const bool is_anchor = message.find("Anchor '") == 0 || message.find("' should be at the ") != std::string::npos;
+    if (listening_ == nullptr || is_anchor) return log_debug("grammar library: " + message);
+    if (listening_->first_.empty()) listening_->first_ = message;
+  }
+  const std::string& first() const { return first_; }
+
+ private:
+  static thread_local HeardWarnings* listening_;
+  std::string first_;
+};
+thread_local HeardWarnings* HeardWarnings::listening_ = nullptr;
 
 struct Compiled final : CompiledGrammar {
   explicit Compiled(xgrammar::CompiledGrammar g) : grammar(std::move(g)) {}
@@ -165,19 +190,34 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
     }
   }
 
+  // Converted here rather than within the library's cache, which would hide what it warned of the first time.
+  static xgrammar::Grammar convert(const GrammarSpec& spec) {
+    switch (spec.kind) {
+      case GrammarKind::kJsonObject:
+        return xgrammar::Grammar::FromJSONSchema(R"({"type": "object"})", true, std::nullopt, std::nullopt, false);
+      case GrammarKind::kJsonSchema: return xgrammar::Grammar::FromJSONSchema(spec.source);
+      case GrammarKind::kRegex: return xgrammar::Grammar::FromRegex(spec.source);
+      case GrammarKind::kToolCalls: break;
+    }
+    auto made = xgrammar::Grammar::FromStructuralTag(spec.source);
+    if (auto* grammar = std::get_if<xgrammar::Grammar>(&made)) return std::move(*grammar);
+    std::visit([](const auto& error) { throw std::runtime_error(error.what()); },
+               std::get<xgrammar::StructuralTagError>(made));
+    throw std::runtime_error("it cannot be read");
+  }
+
   Product compile_now(const GrammarSpec& spec) {
     try {
-      switch (spec.kind) {
-        case GrammarKind::kJsonObject:
-          return wrap(compiler_.CompileJSONSchema(R"({"type": "object"})", true, std::nullopt, std::nullopt, false));
-        case GrammarKind::kJsonSchema: return wrap(compiler_.CompileJSONSchema(spec.source));
-        case GrammarKind::kRegex: return wrap(compiler_.CompileRegex(spec.source));
-        case GrammarKind::kToolCalls: return wrap(compiler_.CompileStructuralTag(spec.source));
+      const HeardWarnings warnings;
+      const xgrammar::Grammar grammar = convert(spec);
+      if (!warnings.first().empty()) {
+        return invalid_argument("the grammar would leave out a condition (the answer could break it unseen): " +
+                                warnings.first());
       }
+      return wrap(compiler_.CompileGrammar(grammar));
     } catch (const std::exception& error) {
       return invalid_argument("the grammar is not valid: " + words_of(error));
     }
-    return internal_error("unknown grammar kind");
   }
 
   static Product wrap(xgrammar::CompiledGrammar grammar) {
@@ -200,8 +240,8 @@ class Compiler final : public GrammarCompiler {
 
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec,
                                                          std::chrono::milliseconds timeout) override {
-    FATHOM_RETURN_IF_ERROR(check(spec));
-    return workshop_->compile(spec, timeout);
+    FATHOM_ASSIGN_OR_RETURN(const GrammarSpec prepared, prepare(spec));
+    return workshop_->compile(prepared, timeout);
   }
 
   std::unique_ptr<GrammarMatcher> make_matcher(std::shared_ptr<const CompiledGrammar> grammar) const override {
@@ -209,27 +249,31 @@ class Compiler final : public GrammarCompiler {
   }
 
  private:
-  Status check(const GrammarSpec& spec) const {
+  // Checked, and written as the library has to read it.
+  Result<GrammarSpec> prepare(const GrammarSpec& spec) const {
     if (static_cast<std::int64_t>(spec.source.size()) > limits_.source_bytes) {
       return invalid_argument("the grammar has " + std::to_string(spec.source.size()) + " bytes, expected at most " +
                               std::to_string(limits_.source_bytes));
     }
+    if (spec.kind == GrammarKind::kJsonObject) return spec;
     if (spec.kind == GrammarKind::kRegex) {
-      return spec.source.empty() ? invalid_argument("the regular expression is empty") : Status{};
+      if (spec.source.empty()) return invalid_argument("the regular expression is empty");
+      FATHOM_RETURN_IF_ERROR(check_regex(spec.source));
+      return GrammarSpec{spec.kind, spell_out_dots(spec.source)};
     }
-    if (spec.kind == GrammarKind::kJsonObject) return {};
     if (bracket_depth(spec.source) > limits_.nesting) {
       return invalid_argument("the schema nests deeper than " + std::to_string(limits_.nesting) + " levels");
     }
-    const Json json = Json::parse(spec.source, nullptr, false);
+    Json json = Json::parse(spec.source, nullptr, false);
     if (json.is_discarded()) return invalid_argument("the schema is not JSON");
     if (!json.is_object() && !(json.is_boolean() && spec.kind == GrammarKind::kJsonSchema)) {
       return invalid_argument("the schema is a JSON " + std::string(json.type_name()) + ", expected an object");
     }
     // The schemas within tool calls were looked at where their source was made.
-    if (spec.kind != GrammarKind::kJsonSchema) return {};
-    if (const Status status = check_not_recursive(json); !status.ok()) return status;
-    return check_enforced(json);
+    if (spec.kind != GrammarKind::kJsonSchema) return spec;
+    FATHOM_RETURN_IF_ERROR(check_not_recursive(json));
+    FATHOM_RETURN_IF_ERROR(check_enforced(json));
+    return spell_out_patterns(json) ? GrammarSpec{spec.kind, json.dump()} : spec;
   }
 
   std::shared_ptr<Workshop> workshop_;
@@ -260,6 +304,7 @@ Result<std::string> make_tool_calls_source(std::span<const CallableTool> tools, 
     if (const Status status = check_enforced(schema); !status.ok()) {
       return status.with_context("the parameters of tool " + tool.name);
     }
+    spell_out_patterns(schema);
     if (schema.is_object() && !schema.contains("type")) schema["type"] = "object";
     if (schema.is_boolean()) schema = Json{{"type", "object"}};
     // A value ends at the first "</": excluding the closing tag's marker keeps raw strings parseable.
@@ -313,3 +358,14 @@ Result<std::unique_ptr<GrammarCompiler>> make_grammar_compiler(GrammarVocabulary
 }
 
 }  // namespace fathom
+
+namespace xgrammar {
+
+// Declared by the library for programs that take its log (XGRAMMAR_LOG_CUSTOMIZE).
+[[noreturn]] void LogFatalImpl(const std::string& file, int lineno, const std::string& message);
+void LogMessageImpl(const std::string& file, int lineno, int level, const std::string& message);
+
+void LogFatalImpl(const std::string&, int, const std::string& message) { throw std::runtime_error(message); }
+void LogMessageImpl(const std::string&, int, int, const std::string& message) { fathom::HeardWarnings::hear(message); }
+
+}  // namespace xgrammar

@@ -54,8 +54,9 @@ class GrammarTest(unittest.TestCase):
     def test_refusals_are_in_words(self):
         """What is wrong, and nothing of the library: no file, no line of its source, no log."""
         for key, value, words in (
-            ("guided_regex", "[0-9", "Unclosed '['"), ("guided_regex", "a{3,1}", "Lower bound is larger than upper bound"),
-            ("guided_regex", "\\1", "Backreference"), ("guided_json", {"type": "quux"}, "quux"),
+            ("guided_regex", "[0-9", "'[' at position 1 is not closed"), ("guided_regex", "a^b", "'^' at position 2"),
+            ("guided_regex", "a(?=b)", "lookahead"), ("guided_json", {"type": "string", "pattern": "a$b"}, "\"pattern\": what stands at position 3 comes after a '$'"), ("guided_regex", "a{3,1}", "Lower bound is larger than upper bound"),
+            ("guided_regex", "\\1", "'\\1' at position 1"), ("guided_json", {"type": "quux"}, "quux"),
             ("guided_json", {"type": "object", "properties": 7}, "properties must be an object"),
             ("guided_json", {"type": "string", "format": 7}, "wrong kind"),
             ("guided_json", {"type": "string", "pattern": "(a"}, "parenthesis"),

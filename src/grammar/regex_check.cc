@@ -1,0 +1,163 @@
+#include "grammar/regex_check.h"
+
+#include <cctype>
+#include <vector>
+
+namespace fathom {
+namespace {
+
+constexpr std::string_view kKnownLetters = "dDwWsSnrtfvxuc";
+constexpr std::string_view kNoLineEnd = "[^\\n\\r\\u2028\\u2029]";
+
+bool is_alnum(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
+
+// A group that is open, or the whole expression.
+struct Group {
+  bool at_start = true;     // nothing stands before it
+  bool consumed = false;    // something stands in the alternative so far
+  bool ended = false;       // a '$' does
+  bool any_ended = false;   // one does in an earlier alternative
+  bool has_anchor = false;  // anywhere in it
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view regex) : regex_(regex) {}
+
+  Status read() {
+    while (at_ < regex_.size()) FATHOM_RETURN_IF_ERROR(read_one());
+    return {};
+  }
+
+ private:
+  static Status wrong(std::size_t at, const std::string& what, const std::string& why) {
+    return invalid_argument(what + " at position " + std::to_string(at + 1) + " " + why);
+  }
+  static Status left_out(std::size_t at, const std::string& what, const std::string& why) {
+    return wrong(at, what, why + " (the answer could break it unseen)");
+  }
+
+  bool repeats_next() const { return at_ < regex_.size() && std::string_view("*+?{").find(regex_[at_]) != kNone; }
+
+  Status read_one() {
+    const std::size_t begin = at_;
+    switch (regex_[at_++]) {
+      case '^':
+        if (groups_.back().consumed || !groups_.back().at_start || repeats_next()) {
+          return left_out(begin, "'^'", "does not stand at the beginning, which is not supported");
+        }
+        groups_.back().has_anchor = true;
+        return {};
+      case '$':
+        if (repeats_next()) return left_out(begin, "'$'", "is repeated, which is not supported");
+        groups_.back().ended = groups_.back().has_anchor = true;
+        return {};
+      case '|': {
+        Group& group = groups_.back();
+        group.any_ended = group.any_ended || group.ended;
+        group.consumed = group.ended = false;
+        return {};
+      }
+      case '(': return open_group(begin);
+      case ')': return close_group(begin);
+      case '[': return read_class(begin);
+      case '\\': FATHOM_RETURN_IF_ERROR(read_escape(begin, false)); return consume(begin);
+      case '*':
+      case '+':
+      case '?': return {};  // of what stands before, which has been looked at
+      case '{': at_ = std::min(regex_.find('}', at_), regex_.size() - 1) + 1; return {};
+      case ']':
+      case '}': return wrong(begin, "a bracket", "closes nothing; write it with a backslash");
+      default: return consume(begin);
+    }
+  }
+
+  Status consume(std::size_t begin) {
+    if (groups_.back().ended) return left_out(begin, "what stands", "comes after a '$', which is not supported");
+    groups_.back().consumed = true;
+    return {};
+  }
+
+  Status open_group(std::size_t begin) {
+    if (groups_.back().ended) return consume(begin);
+    if (at_ < regex_.size() && regex_[at_] == '?') {
+      const std::string_view rest = regex_.substr(at_ + 1);
+      const bool named =
+          (rest.starts_with('<') || rest.starts_with("P<")) && !rest.starts_with("<=") && !rest.starts_with("<!");
+      if (!named && !rest.starts_with(':')) {
+        const bool looks = rest.starts_with('=') || rest.starts_with('!') || rest.starts_with('<');
+        return left_out(begin, looks ? "a lookahead or lookbehind" : "a group's modifier", "is not supported");
+      }
+      const std::size_t end = named ? regex_.find('>', at_) : at_ + 1;
+      if (end == kNone) return wrong(begin, "a group's name", "does not end");
+      at_ = end + 1;
+    }
+    Group inner;
+    inner.at_start = groups_.back().at_start && !groups_.back().consumed;
+    groups_.push_back(inner);
+    return {};
+  }
+
+  Status close_group(std::size_t begin) {
+    if (groups_.size() == 1) return wrong(begin, "a bracket", "closes nothing; write it with a backslash");
+    const Group inner = groups_.back();
+    groups_.pop_back();
+    if (inner.has_anchor && repeats_next() && regex_[at_] != '?') {
+      return left_out(begin, "a group with '^' or '$' that ends", "is repeated, which is not supported");
+    }
+    Group& group = groups_.back();
+    group.consumed = true;
+    group.ended = inner.ended || inner.any_ended;
+    group.has_anchor = group.has_anchor || inner.has_anchor;
+    return {};
+  }
+
+  Status read_class(std::size_t begin) {
+    if (at_ < regex_.size() && regex_[at_] == '^') ++at_;
+    while (at_ < regex_.size() && regex_[at_] != ']') {
+      const std::size_t place = at_++;
+      if (regex_[place] == '\\') FATHOM_RETURN_IF_ERROR(read_escape(place, true));
+    }
+    if (at_ == regex_.size()) return wrong(begin, "'['", "is not closed");
+    ++at_;
+    return consume(begin);
+  }
+
+  // The backslash has been read. Letters that mean different things in different places are not guessed at.
+  Status read_escape(std::size_t begin, bool in_class) {
+    if (at_ == regex_.size()) return wrong(begin, "a backslash", "is the last character");
+    const char c = regex_[at_++];
+    const bool plain_zero =
+        c == '0' && (at_ == regex_.size() || std::isdigit(static_cast<unsigned char>(regex_[at_])) == 0);
+    if (!is_alnum(c) || plain_zero || (in_class && c == 'b') || kKnownLetters.find(c) != kNone) return {};
+    return left_out(begin, std::string("'\\") + c + "'", "is not supported");
+  }
+
+  static constexpr std::size_t kNone = std::string_view::npos;
+  std::string_view regex_;
+  std::size_t at_ = 0;
+  std::vector<Group> groups_{Group{}};  // the whole, then those that are open
+};
+
+}  // namespace
+
+Status check_regex(std::string_view regex) { return Reader(regex).read(); }
+
+std::string spell_out_dots(std::string_view regex) {
+  std::string out;
+  bool in_class = false;
+  for (std::size_t i = 0; i < regex.size(); ++i) {
+    const char c = regex[i];
+    if (c == '.' && !in_class) {
+      out += kNoLineEnd;
+      continue;
+    }
+    out += c;
+    if (c == '\\' && i + 1 < regex.size()) out += regex[++i];
+    if (c == '[') in_class = true;
+    if (c == ']') in_class = false;
+  }
+  return out;
+}
+
+}  // namespace fathom

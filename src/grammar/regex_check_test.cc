@@ -1,0 +1,94 @@
+#include "grammar/regex_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace fathom {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(CheckRegex, WhatIsAConditionOnAWholeAnswerPasses) {
+  for (const char* regex : {
+           "",
+           "a",
+           "^a$",
+           "^$",
+           "^",
+           "$",
+           "^^a$$",
+           "^a|b$",
+           "^a$|^b$",
+           "(^a|b)c",
+           "a(b$|c$)",
+           "((^a))",
+           "(?:^a)?b",
+           "a(b$)?",
+           "[^a$]+",
+           "[$^]",
+           "\\^\\$",
+           "a\\$b",
+           "^\\d{3}-\\w+\\s?$",
+           "(?<year>\\d+)",
+           "(?P<y>\\d+)",
+           "\\u00e9\\x41\\cA\\0",
+           "[\\b]",
+           "a+?b*?",
+           "^(a|b)*$",
+           "^é\\.$",
+           "\\/",
+           "a{2}",
+           "a{2,}",
+       }) {
+    EXPECT_TRUE(check_regex(regex).ok()) << regex << ": " << check_regex(regex).message();
+  }
+}
+
+TEST(CheckRegex, WhatTheLibraryWouldLeaveOutIsNamed) {
+  const std::pair<const char*, const char*> refused[] = {
+      {"a^b", "'^' at position 2"},
+      {"a$b", "at position 3 comes after a '$'"},
+      {"a?^b", "'^' at position 3"},
+      {"a$b?", "comes after a '$'"},
+      {"x(^a|b)", "'^' at position 3"},
+      {"(a|b^c)", "'^' at position 5"},
+      {"(a$|b)c", "comes after a '$'"},
+      {"(a$)(b)", "comes after a '$'"},
+      {"(^a)*", "is repeated"},
+      {"(a|b$)+", "is repeated"},
+      {"(^a){2}", "is repeated"},
+      {"^*", "'^' at position 1"},
+      {"a$?", "'$' at position 2 is repeated"},
+      {"a(?=b)", "lookahead"},
+      {"(?!a)b", "lookahead"},
+      {"(?<=a)b", "lookbehind"},
+      {"(?<!a)b", "lookbehind"},
+      {"(?i)a", "modifier"},
+      {"\\bword", "'\\b'"},
+      {"\\Aword\\Z", "'\\A'"},
+      {"(a)\\1", "'\\1'"},
+      {"\\p{L}", "'\\p'"},
+      {"[\\q]", "'\\q'"},
+      {"\\012", "'\\0'"},
+      {"a\\", "last character"},
+      {"[a", "not closed"},
+      {"a]", "closes nothing"},
+      {"a)", "closes nothing"},
+  };
+  for (const auto& [regex, named] : refused) {
+    const Status status = check_regex(regex);
+    ASSERT_FALSE(status.ok()) << regex;
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr(named)) << regex;
+  }
+}
+
+TEST(CheckRegex, DotsAreSpelledOut) {
+  const std::string any = "[^\\n\\r\\u2028\\u2029]";
+  EXPECT_EQ(spell_out_dots("a.b"), "a" + any + "b");
+  EXPECT_EQ(spell_out_dots(".*\\.[.\\].].?"), any + "*\\.[.\\].]" + any + "?");
+  EXPECT_EQ(spell_out_dots("plain\\\\"), "plain\\\\");
+}
+
+}  // namespace
+}  // namespace fathom
