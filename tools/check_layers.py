@@ -60,7 +60,7 @@ def check(root: pathlib.Path) -> list[str]:
             if HTTP_LIBRARY.search(line) and relative.parts[:2] != ("server", "http"):
                 problems.append(f"{where}: the HTTP library is included only in src/server/http/")
             if CLI_LIBRARY.search(line):
-                problems.append(f"{where}: the command-line library is included only in apps/fathom/main.cc")
+                problems.append(f"{where}: the command-line library is included only in apps/fathom/main.cc and flags*")
             target = match.group(2)
             if target is None or "/" not in target:
                 continue
@@ -77,12 +77,12 @@ def check(root: pathlib.Path) -> list[str]:
                 if folder != relative.parts[1] and folder not in SHARED_OPS_FOLDERS and file != f"{folder}.h" \
                         and OPS_BUILT_ON.get(relative.parts[1]) != folder:
                     problems.append(f"{where}: operations see each other's contracts only ({target})")
-    for path in sorted((root / "apps").rglob("*.cc")):
-        if path.name == "main.cc":
+    for path in sorted([*(root / "apps").rglob("*.cc"), *(root / "apps").rglob("*.h")]):
+        if path.name == "main.cc" or path.name.startswith("flags"):
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if CLI_LIBRARY.search(line):
-                problems.append(f"{path.relative_to(root)}:{number}: the command-line library is included only in main.cc")
+                problems.append(f"{path.relative_to(root)}:{number}: the command-line library is included only in main.cc and flags*")
     return problems
 
 

@@ -1,5 +1,5 @@
-// One struct of options and one function per subcommand. main.cc owns the command line (the only file
-// that sees the CLI library); each cmd_*.cc owns one subcommand. Functions return the exit code.
+// One struct of options and one function per subcommand. flags*.cc and main.cc own the command line (no other file sees
+// its library); each cmd_*.cc owns one subcommand. Functions return the exit code.
 #pragma once
 
 #include <cstdint>
