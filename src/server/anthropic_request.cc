@@ -74,10 +74,24 @@ class MessageReader {
   void read_tool_result(const JsonValue& block, const std::string& at) {
     const JsonValue* id = block.find("tool_use_id");
     if (id == nullptr || !id->is(Kind::kString)) return fields_.fail(at + ".tool_use_id", "expected a string");
+    RequestFields fields(block, at + ".");
+    fields.boolean("is_error");
+    fields_.absorb(fields);
+    const JsonValue* content = fields.find("content");
+    if (content != nullptr && !content->is(Kind::kString) && !content->is(Kind::kArray)) {
+      return fields_.fail(at + ".content", found_expected(*content, "a string or an array of blocks"));
+    }
+    for (std::size_t i = 0; content != nullptr && i < content->items.size(); ++i) {
+      const JsonValue& part = content->items[i];
+      const JsonValue* text = part.find("text");
+      const std::string part_type = type_of(part);
+      if (part_type.empty() || (part_type == "text" && (text == nullptr || !text->is(Kind::kString)))) {
+        return fields_.fail(at + ".content[" + std::to_string(i) + "]", "expected a block, with text where it is one");
+      }
+    }
     JsonValue message = json_object();
     json_set(message, "role", json_string("tool"));
     json_set(message, "tool_call_id", *id);
-    const JsonValue* content = block.find("content");
     json_set(message, "content", content != nullptr ? *content : json_string(""));
     out_.items.push_back(std::move(message));
   }
@@ -116,18 +130,18 @@ class MessageReader {
   }
 
   void read_tool_use(const JsonValue& block, const std::string& at, JsonValue& calls) {
-    const JsonValue* id = block.find("id");
-    const JsonValue* name = block.find("name");
-    const JsonValue* input = block.find("input");
-    if (name == nullptr || !name->is(Kind::kString)) return fields_.fail(at + ".name", "expected a string");
-    if (input != nullptr && !input->is(Kind::kObject)) {
-      return fields_.fail(at + ".input", found_expected(*input, "an object"));
-    }
+    RequestFields fields(block, at + ".");
+    const auto id = fields.string("id");
+    const auto name = fields.string("name");
+    const JsonValue* input = fields.object("input");
+    if (!fields.failed() && (!name || name->empty())) fields.fail("name", "expected a name");
+    fields_.absorb(fields);
+    if (fields_.failed()) return;
     JsonValue function = json_object();
-    json_set(function, "name", *name);
+    json_set(function, "name", json_string(*name));
     json_set(function, "arguments", input != nullptr ? *input : json_object());
     JsonValue call = json_object();
-    json_set(call, "id", id != nullptr && id->is(Kind::kString) ? *id : json_string(""));
+    json_set(call, "id", json_string(id.value_or("")));
     json_set(call, "type", json_string("function"));
     json_set(call, "function", std::move(function));
     calls.items.push_back(std::move(call));
@@ -174,18 +188,22 @@ JsonValue read_messages(RequestFields& fields) {
 }
 
 // Their tools in OpenAI's form, so that one reader checks both.
-JsonValue translate_tools(RequestFields& fields) {
+JsonValue translate_tools(RequestFields& fields, std::vector<std::string>& places) {
   JsonValue body = json_object();
   if (const JsonValue* tools = fields.array("tools")) {
     JsonValue list = json_array();
     for (std::size_t i = 0; i < tools->items.size(); ++i) {
       const JsonValue& tool = tools->items[i];
-      const std::string type = type_of(tool);
-      if (!tool.is(Kind::kObject) || (!type.empty() && type != "custom")) {
-        fields.fail("tools[" + std::to_string(i) + "].type", "found \"" + type + "\": only custom tools are offered");
+      const std::string& where = places.emplace_back("tools[" + std::to_string(i) + "]");
+      if (!tool.is(Kind::kObject)) {
+        fields.fail(where, found_expected(tool, "an object"));
         return body;
       }
-      RequestFields named(tool, "tools[" + std::to_string(i) + "].");
+      RequestFields named(tool, where + ".");
+      const std::string type = named.string("type").value_or("custom");
+      if (!named.failed() && type != "custom") {
+        named.fail("type", "found \"" + type + "\": only custom tools are offered");
+      }
       if (!named.string("name") && !named.failed()) named.fail("name", "found none, expected a string");
       if (named.object("input_schema") == nullptr && !named.failed()) {
         named.fail("input_schema", "found none, expected a JSON schema");
@@ -259,20 +277,26 @@ void read_stop_sequences(RequestFields& fields, Request& request) {
   const JsonValue* stops = fields.array("stop_sequences");
   if (stops == nullptr) return;
   JsonValue body = json_object();
-  json_set(body, "stop", *stops);
-  RequestFields as_stop(body);
-  read_stops(as_stop, request);
-  if (as_stop.failed()) fields.fail("stop_sequences", as_stop.error().message);
+  json_set(body, "stop_sequences", *stops);
+  RequestFields nested(body);
+  read_stops(nested, request, "stop_sequences");
+  fields.absorb(nested);
 }
 
-// output_config.format, and output_format, its name while it was in trial.
-void read_output_format(RequestFields& fields, const ServedModel& model, Request& request) {
+// output_config {format, effort}, and output_format, its name while it was in trial.
+void read_output_config(RequestFields& fields, const ServedModel& model, Request& request, ThinkingFields& thinking) {
   if (const JsonValue* format = fields.object("output_format")) {
     return read_format(fields, *format, "output_format", model, request);
   }
   const JsonValue* config = fields.object("output_config");
-  const JsonValue* format = config != nullptr ? config->find("format") : nullptr;
-  if (format != nullptr && !format->is(Kind::kNull)) {
+  if (config == nullptr) return;
+  RequestFields nested(*config, "output_config.");
+  const auto effort = nested.string("effort");
+  if (effort && !apply_effort(*effort, thinking)) {
+    nested.fail("effort", "found \"" + *effort + "\", expected low, medium, high or max");
+  }
+  fields.absorb(nested);
+  if (const JsonValue* format = nested.find("format")) {
     read_format(fields, *format, "output_config.format", model, request);
   }
 }
@@ -292,10 +316,17 @@ std::optional<AnthropicRequest> read_anthropic(const JsonValue& body, const Serv
   }
   out.stream = fields.boolean("stream").value_or(false);
   out.thinking = read_anthropic_thinking(fields);
-  read_output_format(fields, model, out.request);
-  const JsonValue tool_body = translate_tools(fields);
+  read_output_config(fields, model, out.request, out.thinking);
+  fields.string("service_tier");
+  if (const JsonValue* metadata = fields.object("metadata")) {
+    RequestFields nested(*metadata, "metadata.");
+    nested.string("user_id");
+    fields.absorb(nested);
+  }
+  std::vector<std::string> places;
+  const JsonValue tool_body = translate_tools(fields, places);
   RequestFields tool_fields(tool_body);
-  out.tools = read_tools(tool_fields, model.grammar != nullptr);
+  out.tools = read_tools(tool_fields, model.grammar != nullptr, places);
   fields.absorb(tool_fields);
   const JsonValue messages = fields.failed() ? json_array() : read_messages(fields);
   if (fields.failed()) {

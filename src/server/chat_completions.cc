@@ -230,6 +230,10 @@ void handle_chat_completions(RouteCall& call) {
   plan.thinking = read_thinking(fields, call.server->options);
   plan.tools = read_tools(fields, model.grammar != nullptr);
   read_constraint(fields, model, plan.request);
+  read_unused(fields);
+  for (const std::string_view key : {"functions", "function_call"}) {
+    if (fields.has(key)) fields.fail(key, "the API's older form is not offered: send tools and tool_choice");
+  }
   const bool continues = fields.boolean("continue_final_message").value_or(false);
   const JsonValue* messages = fields.array("messages");
   if (!fields.failed() && (messages == nullptr || messages->items.empty())) {
@@ -237,7 +241,7 @@ void handle_chat_completions(RouteCall& call) {
   }
   if (fields.failed()) return call.reply_error(fields.error());
 
-  const auto conversation = read_chat(*messages, plan.tools.tools);
+  const auto conversation = read_client_chat(*messages, plan.tools.tools);
   if (!conversation.ok()) return call.reply_error(error_of(conversation.status()));
   if (continues && conversation->messages.back().role != Role::kAssistant) {
     return call.reply_error(bad_field("continue_final_message", "the last message is not an assistant's"));

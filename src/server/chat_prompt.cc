@@ -99,6 +99,15 @@ ThinkingFields read_thinking(RequestFields& fields, const ServerOptions& options
   return out;
 }
 
+Result<ChatConversation> read_client_chat(const JsonValue& messages, const JsonValue* tools) {
+  auto conversation = read_chat(messages, tools);
+  if (!conversation.ok()) return conversation;
+  for (ChatMessage& message : conversation->messages) {
+    if (message.role == Role::kDeveloper) message.role = Role::kSystem;
+  }
+  return conversation;
+}
+
 CallMarkup call_markup(const ChatConversation& conversation) {
   const bool offers = std::any_of(conversation.messages.begin(), conversation.messages.end(),
                                   [](const ChatMessage& message) { return !message.tools.empty(); });

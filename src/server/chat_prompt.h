@@ -27,6 +27,10 @@ ThinkingFields read_thinking(RequestFields& fields, const ServerOptions& options
 // An effort's name by the same rule. False: unknown.
 bool apply_effort(std::string_view name, ThinkingFields& thinking);
 
+// read_chat of what a client sent. OpenAI's clients say developer for system; the encoder's developer is another thing,
+// a turn of the user's that later turns drop.
+Result<ChatConversation> read_client_chat(const JsonValue& messages, const JsonValue* tools);
+
 // Calls in an answer are calls where the model was shown tools; elsewhere nobody waits for them, and they are text.
 CallMarkup call_markup(const ChatConversation& conversation);
 

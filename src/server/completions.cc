@@ -223,12 +223,9 @@ void handle_completions(RouteCall& call) {
   read_best_of(fields, request);
   plan.stream = read_stream(fields);
   plan.echo = fields.boolean("echo").value_or(false);
-  if (const JsonValue* value = fields.find("logprobs"); value != nullptr && value->is_bool()) {
-    plan.logprobs = value->is(JsonValue::Kind::kTrue) ? 1 : -1;
-  } else {
-    plan.logprobs =
-        static_cast<std::int32_t>(fields.integer("logprobs", 0, model.engine->options().max_logprobs).value_or(-1));
-  }
+  plan.logprobs =
+      static_cast<std::int32_t>(fields.integer("logprobs", 0, model.engine->options().max_logprobs).value_or(-1));
+  read_unused(fields);
   request.num_logprobs = plan.logprobs;
   if (plan.echo) request.num_prompt_logprobs = plan.logprobs;
   if (const auto suffix = fields.string("suffix"); suffix && !suffix->empty()) {

@@ -142,8 +142,8 @@ void handle_generate(RouteCall& call) {
   read_shares(sampling, model, request);
   request.max_tokens = 128;  // the route's own default
   read_max_tokens(sampling, {"max_new_tokens"}, 0, request);
-  if (sampling.has("json_schema") || sampling.has("regex") || sampling.has("ebnf")) {
-    sampling.fail("json_schema", "constrained output is asked for through /v1/chat/completions");
+  for (const std::string_view key : {"json_schema", "regex", "ebnf", "structural_tag"}) {
+    if (sampling.has(key)) sampling.fail(key, "constrained output is asked for through /v1/chat/completions");
   }
   fields.absorb(sampling);
 
@@ -152,10 +152,8 @@ void handle_generate(RouteCall& call) {
   plan.logprobs = fields.boolean("return_logprob").value_or(false);
   plan.num_choices = request.num_choices;
   plan.stop_strings = request.stop_strings;
-  if (plan.logprobs) {
-    request.num_logprobs = static_cast<std::int32_t>(
-        fields.integer("top_logprobs_num", 0, model.engine->options().max_logprobs).value_or(0));
-  }
+  const auto top = fields.integer("top_logprobs_num", 0, model.engine->options().max_logprobs);
+  if (plan.logprobs) request.num_logprobs = static_cast<std::int32_t>(top.value_or(0));
   const char* const key = fields.has("input_ids") ? "input_ids" : "text";
   if (const JsonValue* value = fields.find(key); value != nullptr && value->is(JsonValue::Kind::kArray)) {
     plan.is_list = !value->items.empty() && !value->items.front().is(JsonValue::Kind::kNumber);

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <utility>
 
 #include "server/grammar_constraint.h"
 #include "server/json_build.h"
@@ -42,7 +43,8 @@ void read_logit_bias(RequestFields& fields, Request& request) {
     const std::string key = "logit_bias." + name;
     TokenId id = 0;
     const char* const end = name.data() + name.size();
-    if (name.empty() || std::from_chars(name.data(), end, id).ptr != end || id < 0) {
+    const auto [rest, wrong] = std::from_chars(name.data(), end, id);
+    if (wrong != std::errc() || rest != end || id < 0) {
       return fields.fail(key, "found the key \"" + name + "\", expected a token id");
     }
     const auto amount = value.is(JsonValue::Kind::kNumber) ? value.as_double() : std::nullopt;
@@ -83,8 +85,8 @@ void read_sampling(RequestFields& fields, const ServerOptions& options, const Se
   read_logit_bias(fields, request);
 }
 
-void read_stops(RequestFields& fields, Request& request) {
-  if (const JsonValue* stop = fields.find("stop")) {
+void read_stops(RequestFields& fields, Request& request, const std::string& stop_key) {
+  if (const JsonValue* stop = fields.find(stop_key)) {
     const auto add = [&](const JsonValue& value, const std::string& key) {
       if (!value.is(JsonValue::Kind::kString)) return fields.fail(key, found_expected(value, "a string"));
       if (value.text.empty()) return fields.fail(key, "found an empty string: it would stop at once");
@@ -96,16 +98,16 @@ void read_stops(RequestFields& fields, Request& request) {
     };
     if (stop->is(JsonValue::Kind::kArray)) {
       if (stop->items.size() > kMaxStops) {
-        fields.fail("stop", "found " + std::to_string(stop->items.size()) + " strings, expected at most " +
-                                std::to_string(kMaxStops));
+        fields.fail(stop_key, "found " + std::to_string(stop->items.size()) + " strings, expected at most " +
+                                  std::to_string(kMaxStops));
       }
       for (std::size_t i = 0; i < stop->items.size() && !fields.failed(); ++i) {
-        add(stop->items[i], "stop[" + std::to_string(i) + "]");
+        add(stop->items[i], stop_key + "[" + std::to_string(i) + "]");
       }
     } else if (stop->is(JsonValue::Kind::kString)) {
-      if (!stop->text.empty()) add(*stop, "stop");  // an empty one alone means none
+      if (!stop->text.empty()) add(*stop, stop_key);  // an empty one alone means none
     } else {
-      fields.fail("stop", found_expected(*stop, "a string or an array of strings"));
+      fields.fail(stop_key, found_expected(*stop, "a string or an array of strings"));
     }
   }
   if (const JsonValue* ids = fields.array("stop_token_ids")) {
@@ -133,16 +135,17 @@ void read_shares(RequestFields& fields, const ServedModel& model, Request& reque
 
 void read_max_tokens(RequestFields& fields, std::initializer_list<std::string_view> keys, std::int64_t lowest,
                      Request& request) {
+  bool counts = false;  // one has been found
   for (const std::string_view key : keys) {
     if (!fields.has(key)) continue;
     const auto max_tokens = fields.integer(key, lowest, kMaxInt32);
     if (!max_tokens) return;
+    if (std::exchange(counts, true)) continue;
     request.max_tokens = *max_tokens;
     if (request.min_tokens > request.max_tokens) {
       fields.fail("min_tokens", "found " + std::to_string(request.min_tokens) + ", which is more than " +
                                     std::string(key) + " (" + std::to_string(request.max_tokens) + ")");
     }
-    return;
   }
 }
 
@@ -157,6 +160,13 @@ StreamFields read_stream(RequestFields& fields) {
   }
   if (!out.stream) out.include_usage = out.continuous_usage = false;
   return out;
+}
+
+void read_unused(RequestFields& fields) {
+  for (const std::string_view key : {"user", "service_tier", "safety_identifier", "prompt_cache_key"})
+    fields.string(key);
+  for (const std::string_view key : {"store", "add_special_tokens"}) fields.boolean(key);
+  fields.object("metadata");
 }
 
 void read_model(RequestFields& fields, const ServerOptions& options) {
@@ -194,6 +204,24 @@ std::optional<ApiError> fit_to_context(const ServedModel& model, std::string_vie
   return std::nullopt;
 }
 
+// The expression that matches these texts and no other. Empty: one of them is no text, which `fields` says.
+std::string regex_of_choices(RequestFields& fields, const JsonValue& choices, const std::string& key) {
+  std::string regex;
+  if (choices.items.empty()) fields.fail(key, "found an empty array, expected at least one text");
+  for (std::size_t i = 0; i < choices.items.size() && !fields.failed(); ++i) {
+    const JsonValue& choice = choices.items[i];
+    if (!choice.is(JsonValue::Kind::kString) || choice.text.empty()) {
+      fields.fail(key + "[" + std::to_string(i) + "]", found_expected(choice, "a text that is not empty"));
+    }
+    regex += i > 0 ? "|" : "";
+    for (const char c : choice.text) {
+      if (std::string_view("\\^$.*+?()[]{}|/").find(c) != std::string_view::npos) regex += '\\';
+      regex += c;
+    }
+  }
+  return fields.failed() ? std::string() : regex;
+}
+
 void read_constraint(RequestFields& fields, const ServedModel& model, Request& request) {
   GrammarSpec grammar;
   std::string param;
@@ -211,6 +239,13 @@ void read_constraint(RequestFields& fields, const ServedModel& model, Request& r
       set(GrammarKind::kJsonObject, "", "response_format");
     } else if (*type == "json_schema") {
       const JsonValue* holder = nested.object("json_schema");
+      if (holder != nullptr) {
+        RequestFields held(*holder, "response_format.json_schema.");
+        held.string("name");
+        held.string("description");
+        held.boolean("strict");
+        nested.absorb(held);
+      }
       // Some clients leave out the holder.
       const JsonValue* schema = holder != nullptr ? holder->find("schema") : nested.find("schema");
       if (schema == nullptr || !(schema->is(JsonValue::Kind::kObject) || schema->is_bool())) {
@@ -228,6 +263,12 @@ void read_constraint(RequestFields& fields, const ServedModel& model, Request& r
         "guided_json");
   }
   if (const auto regex = fields.string("guided_regex")) set(GrammarKind::kRegex, *regex, "guided_regex");
+  if (const JsonValue* choices = fields.array("guided_choice")) {
+    set(GrammarKind::kRegex, regex_of_choices(fields, *choices, "guided_choice"), "guided_choice");
+  }
+  // Asked for and not kept would be worse than refused.
+  constexpr const char* kNotOffered = "is not offered; JSON schemas, regular expressions and choices are";
+  if (fields.has("guided_grammar")) fields.fail("guided_grammar", kNotOffered);
   if (const JsonValue* outputs = fields.object("structured_outputs")) {
     RequestFields nested(*outputs, "structured_outputs.");
     if (const JsonValue* schema = nested.find("json")) {
@@ -235,6 +276,16 @@ void read_constraint(RequestFields& fields, const ServedModel& model, Request& r
           "structured_outputs.json");
     }
     if (const auto regex = nested.string("regex")) set(GrammarKind::kRegex, *regex, "structured_outputs.regex");
+    if (nested.boolean("json_object").value_or(false)) {
+      set(GrammarKind::kJsonObject, "", "structured_outputs.json_object");
+    }
+    if (const JsonValue* choices = nested.array("choice")) {
+      set(GrammarKind::kRegex, regex_of_choices(fields, *choices, "structured_outputs.choice"),
+          "structured_outputs.choice");
+    }
+    for (const std::string_view key : {"grammar", "structural_tag"}) {
+      if (nested.has(key)) nested.fail(key, kNotOffered);
+    }
     fields.absorb(nested);
   }
   if (param.empty() || fields.failed()) return;

@@ -30,7 +30,7 @@ std::optional<RawPrompt> read_tokenize(RequestFields& fields, RouteCall& call) {
   const ServedModel& model = *call.model;
   const JsonValue* messages = fields.array("messages");
   if (messages == nullptr) {
-    auto prompts = read_prompts(fields, fields.has("prompt") ? "prompt" : "text", model, 1);
+    auto prompts = read_prompts(fields, fields.has("text") ? "text" : "prompt", model, 1);
     if (fields.failed()) return std::nullopt;
     // Here an empty text is no tokens.
     if (prompts.front().text.empty()) prompts.front().ids.clear();
@@ -40,7 +40,7 @@ std::optional<RawPrompt> read_tokenize(RequestFields& fields, RouteCall& call) {
   const ThinkingFields thinking = read_thinking(fields, call.server->options);
   const ToolFields tools = read_tools(fields, true);
   if (fields.failed()) return std::nullopt;
-  const auto conversation = read_chat(*messages, tools.tools);
+  const auto conversation = read_client_chat(*messages, tools.tools);
   if (!conversation.ok()) {
     fields.fail(error_of(conversation.status()));
     return std::nullopt;
@@ -160,6 +160,7 @@ void handle_tokenize(RouteCall& call) {
   RequestFields fields(*body);
   read_model(fields, call.server->options);
   const bool strings = fields.boolean("return_token_strs").value_or(false);
+  read_unused(fields);
   const auto prompt = read_tokenize(fields, call);
   if (fields.failed()) return call.reply_error(fields.error());
   std::string out;

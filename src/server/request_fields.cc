@@ -1,16 +1,29 @@
 #include "server/request_fields.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 
 namespace fathom {
 namespace {
 
-// Bare NaN, Infinity and -Infinity become strings. Nothing when there are none.
-std::optional<std::string> quote_non_numbers(std::string_view body) {
-  static constexpr std::array<std::string_view, 3> kWords = {"-Infinity", "Infinity", "NaN"};
+// Put before the text of what stands in for a number that JSON cannot hold.
+constexpr std::string_view kMark = "\x1Fnot a number: ";
+
+// The length of what begins here and is no number of JSON's: NaN, Infinity, -Infinity, or one that overflows. 0: none.
+std::size_t non_number_length(std::string_view text) {
+  for (const std::string_view word : {"-Infinity", "Infinity", "NaN"}) {
+    if (text.starts_with(word)) return word.size();
+  }
+  if (text.front() != '-' && (text.front() < '0' || text.front() > '9')) return 0;
+  const std::size_t length = std::min(text.find_first_not_of("+-.0123456789eE"), text.size());
+  double value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + length, value);
+  return error == std::errc::result_out_of_range && rest == text.data() + length ? length : 0;
+}
+
+// Those become marked strings. Nothing when there are none.
+std::optional<std::string> mark_non_numbers(std::string_view body) {
   std::string out;
   bool in_string = false;
   bool found = false;
@@ -22,13 +35,14 @@ std::optional<std::string> quote_non_numbers(std::string_view body) {
       if (c == '"') in_string = false;
       continue;
     }
-    const auto word =
-        std::find_if(kWords.begin(), kWords.end(), [&](std::string_view w) { return body.substr(i).starts_with(w); });
-    if (word != kWords.end()) {
+    // Within a number, what follows its first character is none of its own.
+    const bool begins = i == 0 || std::string_view("+-.0123456789eE").find(body[i - 1]) == std::string_view::npos;
+    if (const std::size_t length = begins ? non_number_length(body.substr(i)) : 0; length > 0) {
+      out += "\"\\u001f";
+      out += kMark.substr(1);
+      out += body.substr(i, std::min<std::size_t>(length, 40));
       out += '"';
-      out += *word;
-      out += '"';
-      i += word->size() - 1;
+      i += length - 1;
       found = true;
       continue;
     }
@@ -37,6 +51,20 @@ std::optional<std::string> quote_non_numbers(std::string_view body) {
   }
   if (!found) return std::nullopt;
   return out;
+}
+
+// The place of the first marked string, by the names of members and the numbers of items.
+std::optional<ApiError> marked_field(const JsonValue& value, const std::string& path) {
+  if (value.is(JsonValue::Kind::kString) && value.text.starts_with(kMark)) {
+    return bad_field(path, "found " + value.text.substr(kMark.size()) + ", expected a value that JSON can hold");
+  }
+  for (const auto& [key, member] : value.members) {
+    if (auto found = marked_field(member, path.empty() ? key : path + "." + key)) return found;
+  }
+  for (std::size_t i = 0; i < value.items.size(); ++i) {
+    if (auto found = marked_field(value.items[i], path + "[" + std::to_string(i) + "]")) return found;
+  }
+  return std::nullopt;
 }
 
 std::string format_number(double value) {
@@ -55,8 +83,12 @@ std::string brief(const JsonValue& value) {
 std::optional<JsonValue> parse_body(std::string_view body, ApiError& error) {
   auto parsed = parse_json(body);
   if (!parsed.ok()) {
-    if (const auto quoted = quote_non_numbers(body)) {
-      if (auto again = parse_json(*quoted); again.ok()) parsed = std::move(again);
+    if (const auto marked = mark_non_numbers(body)) {
+      const auto again = parse_json(*marked);
+      if (const auto found = again.ok() ? marked_field(*again, "") : std::nullopt) {
+        error = *found;
+        return std::nullopt;
+      }
     }
   }
   if (!parsed.ok()) {

@@ -2,7 +2,7 @@
 //
 // A field that is null counts as absent, as every client library assumes. The first failure is kept; later reads give
 // nothing, so a parser reads all it wants and asks once. Numbers may be written either way (16 or 16.0). JSON has no
-// NaN, but Python's encoder writes it: such a body is read, and the field that holds it is refused by name.
+// NaN and no 1e999, but clients write them: a body with one is refused by the name of the field that holds it.
 #pragma once
 
 #include <cstdint>

@@ -22,6 +22,7 @@ struct ResponsePlan {
   ToolFields tools;
   std::vector<std::string> ignored_tools;  // their types
   CallMarkup markup = CallMarkup::kText;
+  bool logprobs = false;  // of the tokens of messages
   Request request;
   std::string echoed;  // members of the request that the response repeats, as JSON members without braces
 };
@@ -90,12 +91,15 @@ class InputReader {
     } else if (content != nullptr && content->is(Kind::kArray)) {
       for (std::size_t i = 0; i < content->items.size(); ++i) {
         const JsonValue& part = content->items[i];
+        const std::string at = where + ".content[" + std::to_string(i) + "].";
         const std::string type = text_of(part.find("type"));
         if (type != "input_text" && type != "output_text" && type != "text" && type != "refusal") {
-          return fields_.fail(where + ".content[" + std::to_string(i) + "].type",
-                              "found \"" + type + "\", expected input_text or output_text");
+          return fields_.fail(at + "type", "found \"" + type + "\", expected input_text or output_text");
         }
-        parts.items.push_back(json_text_part(text_of(part.find(type == "refusal" ? "refusal" : "text"))));
+        const std::string key = type == "refusal" ? "refusal" : "text";
+        const JsonValue* text = part.find(key);
+        if (text == nullptr || !text->is(Kind::kString)) return fields_.fail(at + key, "expected a string");
+        parts.items.push_back(json_text_part(text->text));
       }
     } else if (content != nullptr && !content->is(Kind::kNull)) {
       return fields_.fail(where + ".content", found_expected(*content, "a string or an array of parts"));
@@ -119,32 +123,52 @@ class InputReader {
   }
 
   void read_call(const JsonValue& item, const std::string& where) {
-    const std::string name = text_of(item.find("name"));
-    if (name.empty()) return fields_.fail(where + ".name", "expected a string");
+    RequestFields sent(item, where + ".");
+    const auto name = sent.string("name");
+    const auto call_id = sent.string("call_id");
+    if (!sent.failed() && (!name || name->empty())) sent.fail("name", "expected a name");
+    const JsonValue* arguments = sent.find("arguments");
+    if (arguments != nullptr && !is_arguments(*arguments)) {
+      sent.fail("arguments", found_expected(*arguments, "the JSON text of an object"));
+    }
+    fields_.absorb(sent);
+    if (fields_.failed()) return;
     JsonValue function = json_object();
-    json_set(function, "name", json_string(name));
-    const JsonValue* arguments = item.find("arguments");
+    json_set(function, "name", json_string(*name));
     json_set(function, "arguments", arguments != nullptr ? *arguments : json_string("{}"));
     JsonValue call = json_object();
-    json_set(call, "id", json_string(text_of(item.find("call_id"))));
+    json_set(call, "id", json_string(call_id.value_or("")));
     json_set(call, "type", json_string("function"));
     json_set(call, "function", std::move(function));
     open_ = true;
     calls_.items.push_back(std::move(call));
   }
 
+  // An object, or text that the model may have left unfinished; not the JSON text of something else.
+  static bool is_arguments(const JsonValue& arguments) {
+    if (!arguments.is(Kind::kString)) return arguments.is(Kind::kObject);
+    const auto parsed = parse_json(arguments.text);
+    return !parsed.ok() || parsed->is(Kind::kObject);
+  }
+
   void read_output(const JsonValue& item, const std::string& where) {
-    const JsonValue* output = item.find("output");
-    std::string text;
-    if (output != nullptr && output->is(Kind::kString)) {
-      text = output->text;
-    } else if (output != nullptr && output->is(Kind::kArray)) {
-      for (const JsonValue& part : output->items) text += text_of(part.find("text"));
-    } else {
+    RequestFields sent(item, where + ".");
+    const auto call_id = sent.string("call_id");
+    fields_.absorb(sent);
+    const JsonValue* output = sent.find("output");
+    if (output == nullptr || !(output->is(Kind::kString) || output->is(Kind::kArray))) {
       return fields_.fail(where + ".output", "expected a string or an array of parts");
     }
-    add("tool", json_string(std::move(text)));
-    json_set(messages_.items.back(), "tool_call_id", json_string(text_of(item.find("call_id"))));
+    for (std::size_t i = 0; i < output->items.size(); ++i) {
+      const JsonValue* type = output->items[i].find("type");
+      const JsonValue* text = output->items[i].find("text");
+      const bool is_text = text_of(type) == "input_text" || text_of(type) == "output_text" || text_of(type) == "text";
+      if (text_of(type).empty() || (is_text && (text == nullptr || !text->is(Kind::kString)))) {
+        return fields_.fail(where + ".output[" + std::to_string(i) + "]", "expected a part, with text where it is one");
+      }
+    }
+    add("tool", *output);
+    json_set(messages_.items.back(), "tool_call_id", json_string(call_id.value_or("")));
   }
 
   void flush_assistant() {
@@ -173,7 +197,7 @@ std::string joined(const std::vector<std::string>& names) {
 
 // Function tools in the form of chat. Tools that only OpenAI's servers have (web_search, ...) are left out and named in
 // `ignored`: agents send them with every request; who demands one by tool_choice is refused.
-JsonValue translate_tools(RequestFields& fields, std::vector<std::string>& ignored) {
+JsonValue translate_tools(RequestFields& fields, std::vector<std::string>& ignored, std::vector<std::string>& places) {
   JsonValue body = json_object();
   if (const JsonValue* tools = fields.array("tools")) {
     JsonValue list = json_array();
@@ -196,6 +220,7 @@ JsonValue translate_tools(RequestFields& fields, std::vector<std::string>& ignor
       sent.boolean("strict");
       fields.absorb(sent);
       if (fields.failed()) return body;
+      places.push_back(where);
       JsonValue function = json_object();
       for (const auto& member : tool.members) {
         if (member.key != "type") json_set(function, member.key, member.value);
@@ -227,7 +252,9 @@ JsonValue translate_tools(RequestFields& fields, std::vector<std::string>& ignor
 class ResponsesRenderer : public AnswerRenderer {
  public:
   ResponsesRenderer(const RouteCall& call, ResponsePlan& plan)
-      : id_(make_id("resp_")),
+      : tokenizer_(call.model->tokenizer),
+        logprobs_(plan.logprobs),
+        id_(make_id("resp_")),
         model_(call.server->options.model_names.front()),
         created_(unix_seconds()),
         echoed_(std::move(plan.echoed)),
@@ -245,6 +272,7 @@ class ResponsesRenderer : public AnswerRenderer {
     std::string dropped;
     std::string& out = sse != nullptr ? *sse : dropped;
     if (sse != nullptr) begin(out);
+    if (logprobs_) note_logprobs(delta);
     for (const OutputEvent& event : choice_.push(delta)) {
       take(event, out);
       dropped.clear();
@@ -286,6 +314,18 @@ class ResponsesRenderer : public AnswerRenderer {
 
   bool is_cut() const { return choice_.finish() && choice_.finish()->reason == FinishReason::kLength; }
 
+  // Waiting for the text that they are of: what is left out of it (the end, calls) has no entry.
+  void note_logprobs(const Delta& delta) {
+    std::vector<OutputToken> tokens;
+    for (const OutputToken& token : delta.tokens) {
+      if (!token.in_reasoning) tokens.push_back(token);
+    }
+    const bool ended = delta.finish &&
+                       (delta.finish->reason == FinishReason::kEos || delta.finish->reason == FinishReason::kStopToken);
+    if (ended && !tokens.empty()) tokens.pop_back();
+    append_chat_logprobs(*tokenizer_, tokens, new_logprobs_);
+  }
+
   template <typename WriteRest>
   void write(std::string& out, std::string_view type, WriteRest&& write_rest) {
     out += "event: ";
@@ -318,9 +358,13 @@ class ResponsesRenderer : public AnswerRenderer {
       case EventKind::kContent:
         ensure(Item::kMessage, out);
         text_ += event.text;
-        return write_part_event(out, "response.output_text.delta", "delta", event.text);
+        write_part_event(out, "response.output_text.delta", "delta", event.text, new_logprobs_);
+        if (!item_logprobs_.empty() && !new_logprobs_.empty()) item_logprobs_ += ',';
+        item_logprobs_ += std::exchange(new_logprobs_, {});
+        return;
       case EventKind::kToolCallStart:
         close_item(out, "completed");
+        new_logprobs_.clear();
         call_name_ = event.text;
         call_id_ = choice_.call_id(event.index);
         return open_item(Item::kCall, out);
@@ -339,11 +383,13 @@ class ResponsesRenderer : public AnswerRenderer {
     open_item(item, out);
   }
 
-  void write_part_event(std::string& out, std::string_view type, std::string_view field, std::string_view text) {
+  // `logprobs`: entries of a message's text, with commas between.
+  void write_part_event(std::string& out, std::string_view type, std::string_view field, std::string_view text,
+                        const std::string& logprobs = {}) {
     write(out, type, [&](JsonWriter& json) {
       json.member("item_id", item_id_).member("output_index", items_.size()).member("content_index", 0);
       if (item_ == Item::kMessage && type.find("output_text") != std::string_view::npos) {
-        json.key("logprobs").begin_array().end_array();
+        json.key("logprobs").raw("[" + logprobs + "]");
       }
       json.member(field, text);
     });
@@ -352,6 +398,7 @@ class ResponsesRenderer : public AnswerRenderer {
   void open_item(Item item, std::string& out) {
     item_ = item;
     text_.clear();
+    item_logprobs_.clear();
     item_id_ = make_id(item == Item::kReasoning ? "rs_" : item == Item::kMessage ? "msg_" : "fc_");
     write(out, "response.output_item.added", [this](JsonWriter& json) {
       json.member("output_index", items_.size()).key("item");
@@ -371,7 +418,7 @@ class ResponsesRenderer : public AnswerRenderer {
       });
     } else {
       write_part_event(out, item_ == Item::kMessage ? "response.output_text.done" : "response.reasoning_text.done",
-                       "text", text_);
+                       "text", text_, item_logprobs_);
       write(out, "response.content_part.done", [this](JsonWriter& json) { write_part_place(json, text_); });
     }
     std::string item;
@@ -394,7 +441,8 @@ class ResponsesRenderer : public AnswerRenderer {
       json.member("type", "reasoning_text").member("text", text);
     } else {
       json.member("type", "output_text").member("text", text);
-      json.key("annotations").begin_array().end_array().key("logprobs").begin_array().end_array();
+      json.key("annotations").begin_array().end_array().key("logprobs");
+      json.raw("[" + (text.empty() ? std::string() : item_logprobs_) + "]");
     }
     json.end_object();
   }
@@ -440,6 +488,8 @@ class ResponsesRenderer : public AnswerRenderer {
     json.end_object();
   }
 
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  bool logprobs_;
   std::string id_;
   std::string model_;
   std::int64_t created_;
@@ -450,6 +500,7 @@ class ResponsesRenderer : public AnswerRenderer {
   int sequence_ = 0;
   Item item_ = Item::kNone;
   std::string item_id_, text_, call_id_, call_name_;  // of the open item
+  std::string new_logprobs_, item_logprobs_;          // not written yet; of the open item
   std::vector<std::string> items_;                    // done, as JSON
 };
 
@@ -459,16 +510,24 @@ void read_response_fields(RequestFields& fields, const ServedModel& model, Respo
     fields.fail("previous_response_id", "responses are not stored here: send the earlier items again");
   }
   if (fields.has("conversation")) fields.fail("conversation", "conversations are not stored here");
+  if (fields.has("prompt")) fields.fail("prompt", "prompts are not stored here: send input and instructions");
   if (fields.boolean("background").value_or(false)) fields.fail("background", "is not offered");
   // Without effect here, and checked all the same: a client that sends the wrong kind has made a mistake.
-  fields.boolean("store");
-  fields.string("user");
+  read_unused(fields);
+  fields.integer("max_tool_calls", 0, 1 << 30);
+  fields.object("stream_options");
   if (const JsonValue* include = fields.array("include")) {
     for (std::size_t i = 0; i < include->items.size(); ++i) {
-      if (include->items[i].is(Kind::kString)) continue;
+      if (include->items[i].is(Kind::kString)) {
+        plan.logprobs = plan.logprobs || include->items[i].text == "message.output_text.logprobs";
+        continue;
+      }
       fields.fail("include[" + std::to_string(i) + "]", found_expected(include->items[i], "a string"));
     }
   }
+  const auto top = fields.integer("top_logprobs", 0, model.engine->options().max_logprobs);
+  plan.logprobs = plan.logprobs || top.value_or(0) > 0;
+  if (plan.logprobs) plan.request.num_logprobs = static_cast<std::int32_t>(top.value_or(0));
   if (const JsonValue* metadata = fields.object("metadata")) {
     for (const auto& member : metadata->members) {
       if (member.value.is(Kind::kString)) continue;
@@ -482,14 +541,19 @@ void read_response_fields(RequestFields& fields, const ServedModel& model, Respo
   if (const JsonValue* reasoning = fields.object("reasoning")) {
     RequestFields nested(*reasoning, "reasoning.");
     const auto effort = nested.string("effort");
+    nested.string("summary");
     if (effort && !apply_effort(*effort, plan.thinking)) {
       nested.fail("effort", "found \"" + *effort + "\", expected none, minimal, low, medium, high or max");
     }
     fields.absorb(nested);
   }
   if (const JsonValue* text = fields.object("text")) {
-    const JsonValue* format = text->find("format");
-    if (format != nullptr) read_format(fields, *format, "text.format", model, plan.request);
+    RequestFields nested(*text, "text.");
+    nested.string("verbosity");
+    fields.absorb(nested);
+    if (const JsonValue* format = nested.find("format")) {
+      read_format(fields, *format, "text.format", model, plan.request);
+    }
   }
 }
 
@@ -538,9 +602,10 @@ void handle_responses(RouteCall& call) {
   plan.stream = fields.boolean("stream").value_or(false);
   plan.thinking = read_thinking(fields, call.server->options);
   read_response_fields(fields, model, plan);
-  const JsonValue tool_body = translate_tools(fields, plan.ignored_tools);
+  std::vector<std::string> places;
+  const JsonValue tool_body = translate_tools(fields, plan.ignored_tools, places);
   RequestFields tool_fields(tool_body);
-  plan.tools = read_tools(tool_fields, model.grammar != nullptr);
+  plan.tools = read_tools(tool_fields, model.grammar != nullptr, places);
   fields.absorb(tool_fields);
   const auto instructions = fields.string("instructions");
   const JsonValue* input = fields.find("input");

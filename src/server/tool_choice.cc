@@ -66,9 +66,11 @@ bool is_offered(const ToolFields& tools, const std::string& name) {
                      [&](const OfferedTool& tool) { return tool.name == name; });
 }
 
-void read_tool_list(RequestFields& fields, const JsonValue& tools, bool strict_is_offered, ToolFields& out) {
+void read_tool_list(RequestFields& fields, const JsonValue& tools, bool strict_is_offered,
+                    const std::vector<std::string>& places, ToolFields& out) {
   for (std::size_t i = 0; i < tools.items.size() && !fields.failed(); ++i) {
-    const std::string where = "tools[" + std::to_string(i) + "]";
+    const std::string where = places.empty() ? "tools[" + std::to_string(i) + "]" : places[i];
+    const std::string of_function = where + (places.empty() ? ".function." : ".");
     const JsonValue& tool = tools.items[i];
     if (!tool.is(JsonValue::Kind::kObject)) return fields.fail(where, found_expected(tool, "an object"));
     RequestFields entry(tool, where + ".");
@@ -80,11 +82,12 @@ void read_tool_list(RequestFields& fields, const JsonValue& tools, bool strict_i
     if (!entry.failed() && function == nullptr) entry.fail("function", "found none");
     fields.absorb(entry);
     if (fields.failed()) return;
-    RequestFields inner(*function, where + ".function.");
+    RequestFields inner(*function, of_function);
     const auto name = inner.string("name");
     if (!inner.failed() && (!name || name->empty() || name->find('"') != std::string::npos)) {
       inner.fail("name", "expected a name without quotes");
     }
+    inner.string("description");
     const JsonValue* parameters = inner.object("parameters");
     const bool strict = inner.boolean("strict").value_or(false);
     if (strict && !strict_is_offered) {
@@ -92,7 +95,7 @@ void read_tool_list(RequestFields& fields, const JsonValue& tools, bool strict_i
     }
     fields.absorb(inner);
     if (fields.failed()) return;
-    if (is_offered(out, *name)) return fields.fail(where + ".function.name", "'" + *name + "' stands twice");
+    if (is_offered(out, *name)) return fields.fail(of_function + "name", "'" + *name + "' stands twice");
     out.offered.push_back({*name, parameters != nullptr ? dump_python_json(*parameters) : std::string(), strict});
   }
 }
@@ -109,6 +112,10 @@ void read_choice(RequestFields& fields, ToolFields& out) {
       fields.fail("tool_choice", found_expected(*choice, "none, auto, required or a function"));
     }
   } else if (choice->is(JsonValue::Kind::kObject)) {
+    const JsonValue* type = choice->find("type");
+    if (type != nullptr && !type->is(JsonValue::Kind::kString)) {
+      return fields.fail("tool_choice.type", found_expected(*type, "\"function\""));
+    }
     const JsonValue* function = choice->find("function");
     const JsonValue* name = function != nullptr ? function->find("name") : choice->find("name");
     if (name == nullptr || !name->is(JsonValue::Kind::kString)) {
@@ -123,10 +130,10 @@ void read_choice(RequestFields& fields, ToolFields& out) {
 
 }  // namespace
 
-ToolFields read_tools(RequestFields& fields, bool strict_is_offered) {
+ToolFields read_tools(RequestFields& fields, bool strict_is_offered, const std::vector<std::string>& places) {
   ToolFields out;
   const JsonValue* tools = fields.array("tools");
-  if (tools != nullptr) read_tool_list(fields, *tools, strict_is_offered, out);
+  if (tools != nullptr) read_tool_list(fields, *tools, strict_is_offered, places, out);
   read_choice(fields, out);
   out.parallel = fields.boolean("parallel_tool_calls").value_or(true);
   if (fields.failed()) return out;

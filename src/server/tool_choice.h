@@ -27,8 +27,9 @@ struct ToolFields {
 };
 
 // tools, tool_choice, parallel_tool_calls. With choice none the tools stay out of the prompt. `strict` of a tool is
-// refused unless `strict_is_offered`: without masks nothing can promise it.
-ToolFields read_tools(RequestFields& fields, bool strict_is_offered);
+// refused unless `strict_is_offered`: without masks nothing can promise it. `places`: where each tool stood in a body
+// of another API, whose tools have no member "function", for errors.
+ToolFields read_tools(RequestFields& fields, bool strict_is_offered, const std::vector<std::string>& places = {});
 
 // Required and named calls where there are no grammars: the answer (after the reasoning) must begin with the markup of
 // a call of one of `names`, up to and with the name; from there the model writes freely.
