@@ -94,9 +94,12 @@ Result<std::vector<ApiKey>> parse_key_file(std::string_view text) {
                                                               : nullptr;
       const char* const begin = word.data() + (equals == std::string::npos ? word.size() : equals + 1);
       const char* const end = word.data() + word.size();
-      if (target == nullptr || begin == end || std::from_chars(begin, end, *target).ptr != end || *target < 0) {
+      std::int32_t value = 0;
+      const auto [rest, wrong] = std::from_chars(begin, end, value);
+      if (target == nullptr || wrong != std::errc() || rest != end || value < 0) {
         return invalid_argument(where + "found '" + word + "', expected max_concurrent=N or max_per_minute=N");
       }
+      *target = value;
     }
     for (const auto& other : keys) {
       if (other.label == key.label) return invalid_argument(where + "label '" + key.label + "' stands twice");

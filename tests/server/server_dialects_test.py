@@ -52,6 +52,41 @@ class AnthropicAndResponsesTest(unittest.TestCase):
     def strip_ids(self, blocks):
         return [{k: v for k, v in block.items() if k != "id"} for block in blocks]
 
+    def test_effort_of_messages(self):
+        """output_config.effort is the encoder's: the prefix of the highest is counted."""
+        body = {"messages": [{"role": "user", "content": "q"}], "thinking": {"type": "adaptive"}}
+        count = lambda **fields: self.server.post("/v1/messages/count_tokens", {**body, **fields}).json["input_tokens"]
+        self.assertGreater(count(output_config={"effort": "max"}), count() + 20)
+        self.assertEqual(count(output_config={"effort": "low"}), count())
+
+    def test_logprobs_of_responses(self):
+        """One entry for each token of the message's text, the same streamed; none unless asked for."""
+        body = {"input": "Say ⟦a thought</think>Hello there, é.⟧", "temperature": 0}
+        for asked, num_top in (({"top_logprobs": 3}, 3), ({"include": ["message.output_text.logprobs"]}, 0), ({}, None)):
+            whole = self.server.post("/v1/responses", {**body, **asked})
+            part = [item for item in whole.json["output"] if item["type"] == "message"][0]["content"][0]
+            entries = part["logprobs"]
+            if num_top is None:
+                self.assertEqual(entries, [])
+                continue
+            self.assertEqual(b"".join(bytes(e["bytes"]) for e in entries).decode(), "Hello there, é.")
+            self.assertTrue(all(len(e["top_logprobs"]) == num_top and e["logprob"] <= 0 for e in entries))
+            events = [json.loads(data) for _, data in self.server.post("/v1/responses", {**body, **asked, "stream": True}).events]
+            streamed = [e for event in events if event["type"] == "response.output_text.delta" for e in event["logprobs"]]
+            done = [event for event in events if event["type"] == "response.output_text.done"][0]
+            self.assertEqual((streamed, done["logprobs"]), (entries, entries))
+            self.assertEqual(events[-1]["response"]["output"][1]["content"][0]["logprobs"], entries)
+
+    def test_developer_is_system(self):
+        """OpenAI's newer name of a system message; the encoder's developer would be a turn of the user's."""
+        for rest in ([], [{"role": "assistant", "content": "a"}, {"role": "user", "content": "q2"}]):
+            tokens = [self.server.post("/tokenize", {"messages": [{"role": role, "content": "Be brief."}, {"role": "user", "content": "q"}, *rest]}).json["tokens"]
+                      for role in ("system", "developer")]
+            self.assertEqual(*tokens)
+        for role in ("system", "developer"):
+            usage = self.server.post("/v1/chat/completions", {"messages": [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Say ⟦t</think>x⟧"}]}).json["usage"]
+            self.assertEqual(usage["prompt_tokens"], self.server.post("/v1/responses", {"input": [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Say ⟦t</think>x⟧"}]}).json["usage"]["input_tokens"])
+
     def test_messages_streamed_is_whole(self):
         for text, fields, stop in (
             ("Hello there.", {}, "end_turn"),

@@ -69,6 +69,26 @@ class GrammarTest(unittest.TestCase):
                 self.assertIn(words, error["message"])
                 self.assertNotRegex(error["message"], r"\.cc|\.h:|xgrammar|\[\d\d:|EBNF|is<|\n| $")
 
+    def test_choices(self):
+        """The answer is one of them, however it looks to a regular expression."""
+        choices = ["a.c", "yes|no", "(x)", "1+1"]
+        for fields in ({"guided_choice": choices}, {"structured_outputs": {"choice": choices}}):
+            for text in (*choices, "abc", "yes"):
+                message = self.answer(f"t</think>{text}", **fields)
+                if message:
+                    self.assertIn(message["content"], choices)
+                    if text in choices:
+                        self.assertEqual(message["content"], text)
+
+    def test_anchors(self):
+        for regex, text in (("^(yes|no)$", "no"), ("^a$|^b$", "b")):
+            message = self.answer(f"t</think>{text}", guided_regex=regex)
+            if message:
+                self.assertEqual(message["content"], text)
+        for regex in ("a^b", "a$b", "(^a)+"):
+            reply = self.ask("t</think>x", guided_regex=regex)
+            self.assertEqual((reply.status, reply.json["error"]["param"]), (400, "guided_regex"), reply.text)
+
     def test_regex(self):
         message = self.answer("t</think>abc", guided_regex="[0-9]{3}")
         if message:
