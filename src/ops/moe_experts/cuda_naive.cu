@@ -1,14 +1,31 @@
 // moe_experts/naive: one thread an output, fp32, ascending k.
 #include "ops/cuda/device_rows.cuh"
 #include "ops/linear/kernels.cuh"
+#include "ops/moe_experts/code_layout.h"
 #include "ops/moe_experts/kernels.cuh"
 
 namespace fathom::cuda {
 namespace {
 
+// An expert's code, from the order of device memory.
+__device__ __forceinline__ float code_value(const DeviceWeight& w, std::int64_t i) {
+  std::uint32_t pairs[4];
+  device_pairs(reinterpret_cast<const std::uint32_t*>(w.values)[i / 8], pairs);
+  const std::uint32_t bits = pairs[i % 4] >> (i % 8 < 4 ? 0 : 16);
+  return e2m1_to_f32((bits >> 12 & 8u) | (bits >> 6 & 7u));
+}
+
+__device__ __forceinline__ float value_of(const DeviceWeight& w, std::int64_t row, std::int64_t k) {
+  if (w.format == WeightFormat::kMxfp4)
+    return code_value(w, row * w.k + k) * e8m0_to_f32(w.scale[row * (w.k / 32) + k / 32]);
+  if (w.format == WeightFormat::kNvfp4)
+    return code_value(w, row * w.k + k) * e4m3_to_f32(w.scale[row * (w.k / 16) + k / 16]) * w.scale_2;
+  return weight_value(w, row, k);
+}
+
 __device__ __forceinline__ float dot_row(const Bf16Bits* x, const DeviceWeight& w, int row) {
   float sum = 0.0f;
-  for (int k = 0; k < w.k; ++k) sum += bf16_to_f32(x[k]) * weight_value(w, row, k);
+  for (int k = 0; k < w.k; ++k) sum += bf16_to_f32(x[k]) * value_of(w, row, k);
   return sum;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/units.h"
+#include "ops/moe_experts/code_layout.h"
 
 namespace fathom {
 namespace {
@@ -64,8 +65,9 @@ Status pack_device_experts(const DeviceExperts& layout, std::span<const ExpertWe
         return invalid_argument("expert " + std::to_string(e) + " differs in format or shape from expert 0");
       }
       FATHOM_RETURN_IF_ERROR(check_scales(*weight));
-      std::memcpy(expert + matrix->values_offset, weight->values.data,
-                  static_cast<std::size_t>(weight->values.num_bytes()));
+      const auto* codes = reinterpret_cast<const std::uint32_t*>(weight->values.data);
+      auto* words = reinterpret_cast<std::uint32_t*>(expert + matrix->values_offset);
+      for (std::int64_t w = 0; w < weight->values.num_bytes() / 4; ++w) words[w] = device_codes(codes[w]);
       std::memcpy(expert + matrix->scale_offset, weight->scale.data, static_cast<std::size_t>(scale_bytes_of(*weight)));
       scale_2[i++] = weight->format == WeightFormat::kNvfp4 ? weight->scale_2 : 1.0f;
     }

@@ -1,5 +1,6 @@
-// The routed experts of one layer in device memory: one slab, experts at a fixed stride, in the checkpoint's
-// own 4-bit codes and scales. MoeExpertsArgs::packed points to one of these.
+// The routed experts of one layer in device memory: one slab, experts at a fixed stride, the checkpoint's own 4-bit
+// codes (in each 32-bit word their bits in the order of code_layout.h) and scales. MoeExpertsArgs::packed points to one
+// of these.
 #pragma once
 
 #include <cstdint>

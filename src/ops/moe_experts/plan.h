@@ -9,7 +9,7 @@ namespace fathom::cuda {
 
 inline constexpr int kMoeWarps = 8;
 inline constexpr int kMoeUpRows = 16;    // rows of w1 and of w3 a block
-inline constexpr int kMoeDownRows = 64;  // rows of w2 a block
+inline constexpr int kMoeDownRows = 64;  // rows of w2 a block, or twice as many
 // Most rows of a call whose experts are summed by the last block of w2 to arrive; larger calls get a launch.
 inline constexpr std::int64_t kMoeArrivalTokens = 256;
 
@@ -34,6 +34,13 @@ constexpr MoeScratch moe_scratch(std::int64_t tokens, std::int64_t hidden, std::
 // One counter a row and block of w2's rows.
 constexpr std::int64_t moe_num_arrivals(std::int64_t max_tokens, std::int64_t hidden) {
   return (max_tokens < kMoeArrivalTokens ? max_tokens : kMoeArrivalTokens) * (hidden / kMoeDownRows);
+}
+
+// Rows of w2 a block: each block quantises its rows of t itself, so it takes more of w2 where blocks are many.
+constexpr int moe_down_rows(std::int64_t max_items, std::int64_t hidden) {
+  constexpr std::int64_t kManyBlocks = 512;
+  return hidden % (2 * kMoeDownRows) == 0 && max_items * (hidden / (2 * kMoeDownRows)) >= kManyBlocks ? 2 * kMoeDownRows
+                                                                                                      : kMoeDownRows;
 }
 
 // Experts that T rows can hit.

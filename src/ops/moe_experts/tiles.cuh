@@ -1,0 +1,239 @@
+// The pieces of the tensor-core experts: 4-bit and FP8 codes as fragments, and one block's tile of w1 and w3 or of w2
+// with its weights on the way through registers.
+#pragma once
+
+#include "ops/cuda/weight_fragments.cuh"
+#include "ops/moe_experts/code_layout.h"
+#include "ops/moe_experts/kernels.cuh"
+
+namespace fathom::cuda {
+
+inline constexpr int kMoeChunk = 128;
+inline constexpr float kMoeUnfold = 0x1p30f;  // fragments carry 2^-30 so that 2^126 times any scale fits bf16
+
+// Eight codes to four bf16 pairs (i, i + 4), times `scale` (2^126 for the bias times the block's scale).
+__device__ __forceinline__ void scaled_pairs(std::uint32_t codes, std::uint32_t scale, std::uint32_t (&pairs)[4]) {
+  device_pairs(codes, pairs);
+#pragma unroll
+  for (std::uint32_t& pair : pairs) pair = mul_bf16x2(pair, scale);
+}
+
+// One row's 32 columns of a chunk, as loaded.
+template <WeightFormat kFormat>
+struct RowCodes;
+
+template <>
+struct RowCodes<WeightFormat::kMxfp4> {
+  uint4 codes;
+  std::uint32_t scale;
+  __device__ __forceinline__ void load(const DeviceWeight& w, int row, int chunk, int t) {
+    codes = load_streaming(w.values + (static_cast<std::int64_t>(row) * w.k + chunk * kMoeChunk) / 2 + 16 * t);
+    scale = w.scale[static_cast<std::int64_t>(row) * (w.k / 32) + chunk * 4 + t];
+  }
+  // Pairs of code words 2 q and 2 q + 1 (q = 0, 1): eight fragments.
+  __device__ __forceinline__ void pairs(int word, std::uint32_t (&out)[4]) const {
+    const std::uint32_t bits = (scale + 96u) << 7;
+    const std::uint32_t c = word == 0 ? codes.x : word == 1 ? codes.y : word == 2 ? codes.z : codes.w;
+    scaled_pairs(c, bits | bits << 16, out);
+  }
+};
+
+template <>
+struct RowCodes<WeightFormat::kNvfp4> {
+  uint4 codes;
+  std::uint32_t scale;  // two e4m3
+  __device__ __forceinline__ void load(const DeviceWeight& w, int row, int chunk, int t) {
+    codes = load_streaming(w.values + (static_cast<std::int64_t>(row) * w.k + chunk * kMoeChunk) / 2 + 16 * t);
+    scale = *reinterpret_cast<const std::uint16_t*>(w.scale + static_cast<std::int64_t>(row) * (w.k / 16) + chunk * 8 +
+                                                    2 * t);
+  }
+  __device__ __forceinline__ void pairs(int word, std::uint32_t (&out)[4]) const {
+    const std::uint32_t code = word < 2 ? scale & 0xffu : scale >> 8;
+    const std::uint32_t placed = (code & 0x7fu) << 4 | (code & 0x80u) << 8;
+    // 2^120 for the bias of e4m3, then 2^96 for that of e2m1 less the folded 2^-30.
+    const std::uint32_t factor = mul_bf16x2(mul_bf16x2(placed | placed << 16, 0x7b807b80u), 0x6f806f80u);
+    const std::uint32_t c = word == 0 ? codes.x : word == 1 ? codes.y : word == 2 ? codes.z : codes.w;
+    scaled_pairs(c, factor, out);
+  }
+};
+
+template <>
+struct RowCodes<WeightFormat::kFp8Block128> {
+  uint4 first, second;
+  __device__ __forceinline__ void load(const DeviceWeight& w, int row, int chunk, int t) {
+    const std::uint8_t* p = w.values + static_cast<std::int64_t>(row) * w.k + chunk * kMoeChunk + 32 * t;
+    first = load_streaming(p);
+    second = load_streaming(p + 16);
+  }
+  // Columns i and i + 4 pair up as they do in 4-bit words; the byte below a code is masked away.
+  __device__ __forceinline__ void pairs(int word, std::uint32_t (&out)[4]) const {
+    const uint4 c = word < 2 ? first : second;
+    const std::uint32_t low = (word & 1) == 0 ? c.x : c.z, high = (word & 1) == 0 ? c.y : c.w;
+    constexpr std::uint32_t kSelectors[4] = {0x4000, 0x5010, 0x6020, 0x7030};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t v = __byte_perm(low, high, kSelectors[i]);
+      out[i] = mul_bf16x2((v & 0x80008000u) | ((v >> 4) & 0x07f007f0u), 0x7b807b80u);
+    }
+  }
+};
+
+// acc += two half rows (g, g + 8) times x, over one chunk.
+template <WeightFormat kFormat>
+__device__ __forceinline__ void multiply_chunk(float (&acc)[4], const RowCodes<kFormat>& low,
+                                               const RowCodes<kFormat>& high, const std::uint32_t (&x)[16]) {
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    std::uint32_t p[4], q[4];
+    low.pairs(word, p);
+    high.pairs(word, q);
+    const std::uint32_t a[4] = {p[0], q[0], p[1], q[1]};
+    mma_bf16(acc, a, x[4 * word], x[4 * word + 1]);
+    const std::uint32_t b[4] = {p[2], q[2], p[3], q[3]};
+    mma_bf16(acc, b, x[4 * word + 2], x[4 * word + 3]);
+  }
+}
+
+// What the chunk's sum is multiplied by before it joins the total.
+template <WeightFormat kFormat>
+__device__ __forceinline__ float chunk_scale(const DeviceWeight& w, int row, int chunk) {
+  if constexpr (kFormat == WeightFormat::kFp8Block128) {
+    const std::int64_t s = static_cast<std::int64_t>(row / 128) * ((w.k + 127) / 128) + chunk;
+    return w.f32_scale ? reinterpret_cast<const float*>(w.scale)[s] : e8m0_to_f32(w.scale[s]);
+  }
+  return 1.0f;
+}
+template <WeightFormat kFormat>
+__device__ __forceinline__ float final_scale(const DeviceWeight& w) {
+  return kFormat == WeightFormat::kFp8Block128 ? 1.0f : kMoeUnfold * w.scale_2;
+}
+
+// Which rows an item covers: entry i of the item and the row of x it reads.
+struct Entries {
+  const std::int32_t* list;  // null: the shared expert, all rows
+  int count, shared_begin, topk;
+  __device__ __forceinline__ int entry(int i) const { return list != nullptr ? list[i] : shared_begin + i; }
+  __device__ __forceinline__ int token(int i) const { return list != nullptr ? list[i] / topk : i; }
+};
+
+template <WeightFormat kFormat>
+__device__ __forceinline__ void up_tile(const MoeCall& call, const DeviceWeight& w1, const DeviceWeight& w3,
+                                        const Entries& entries, int tile, float (*partial)[2][kMoeUpRows][9]) {
+  const int tid = static_cast<int>(threadIdx.x), warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
+  const int first_row = tile * kMoeUpRows;
+  const int num_chunks = w1.k / kMoeChunk, num_parts = min(num_chunks, kMoeWarps);
+  for (int first = 0; first < entries.count; first += 8) {
+    const Bf16Bits* x =
+        call.x_quantised + static_cast<std::int64_t>(entries.token(min(first + g, entries.count - 1))) * call.hidden;
+    float a[4] = {}, b[4] = {};
+    RowCodes<kFormat> codes[4], next[4];
+    const auto load = [&](RowCodes<kFormat>(&c)[4], int chunk) {
+      c[0].load(w1, first_row + g, chunk, t);
+      c[1].load(w1, first_row + 8 + g, chunk, t);
+      c[2].load(w3, first_row + g, chunk, t);
+      c[3].load(w3, first_row + 8 + g, chunk, t);
+    };
+    if (warp < num_chunks) load(codes, warp);
+    for (int c = warp; c < num_chunks; c += kMoeWarps) {
+      if (c + kMoeWarps < num_chunks) load(next, c + kMoeWarps);
+      std::uint32_t columns[16];
+      ColumnsE2m1::load(columns, x + c * kMoeChunk, t);
+      if constexpr (kFormat == WeightFormat::kFp8Block128) {
+        float part_a[4] = {}, part_b[4] = {};
+        multiply_chunk<kFormat>(part_a, codes[0], codes[1], columns);
+        multiply_chunk<kFormat>(part_b, codes[2], codes[3], columns);
+        const float scale_a = chunk_scale<kFormat>(w1, first_row, c), scale_b = chunk_scale<kFormat>(w3, first_row, c);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] += part_a[i] * scale_a, b[i] += part_b[i] * scale_b;
+      } else {
+        multiply_chunk<kFormat>(a, codes[0], codes[1], columns);
+        multiply_chunk<kFormat>(b, codes[2], codes[3], columns);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) codes[i] = next[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      partial[warp][0][g + 8 * (i / 2)][2 * t + i % 2] = a[i];
+      partial[warp][1][g + 8 * (i / 2)][2 * t + i % 2] = b[i];
+    }
+    __syncthreads();
+    // A pair of threads an output: w1's sum and w3's.
+    const int row = (tid >> 1) % kMoeUpRows, column = (tid >> 1) / kMoeUpRows, i = first + column;
+    float sum_a = 0.0f;
+    for (int p = 0; p < num_parts; ++p) sum_a += partial[p][tid & 1][row][column];
+    const float sum_b = __shfl_down_sync(0xffffffffu, sum_a, 1);
+    if ((tid & 1) == 0) {
+      if (i < entries.count) {
+        const int entry = entries.entry(i);
+        const float weight = entries.list != nullptr ? call.expert_weights[entry] : 1.0f;
+        call.t[static_cast<std::int64_t>(entry) * call.intermediate + first_row + row] =
+            gated(sum_a * final_scale<kFormat>(w1), sum_b * final_scale<kFormat>(w3), weight, call.limit);
+      }
+    }
+  }
+}
+
+template <WeightFormat kFormat, int kRows>
+__device__ __forceinline__ void down_tile(const MoeCall& call, const DeviceWeight& w2, const Entries& entries, int tile,
+                                          float (*partial)[kRows][9]) {
+  constexpr int kTiles = kRows / 16;
+  const int tid = static_cast<int>(threadIdx.x), warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
+  const int first_row = tile * kRows;
+  const int num_chunks = w2.k / kMoeChunk, num_parts = min(num_chunks, kMoeWarps);
+  for (int first = 0; first < entries.count; first += 8) {
+    const Bf16Bits* x =
+        call.t + static_cast<std::int64_t>(entries.entry(min(first + g, entries.count - 1))) * call.intermediate;
+    float acc[kTiles][4] = {};
+    RowCodes<kFormat> codes[2][2], next[2][2];
+    const auto load = [&](RowCodes<kFormat>(&c)[2][2], int chunk, int m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) c[i / 2][i % 2].load(w2, first_row + 16 * m + 8 * i + g, chunk, t);
+    };
+    if (warp < num_chunks) load(codes, warp, 0);
+    for (int c = warp; c < num_chunks; c += kMoeWarps) {
+      std::uint32_t columns[16];
+      ColumnsE2m1::load(columns, x + c * kMoeChunk, t);
+      if (call.quantise) simulate_aq_quad(columns);
+      ColumnsE2m1::pair_like_codes(columns);
+#pragma unroll
+      for (int m = 0; m < kTiles; m += 2) {
+        if (m + 2 < kTiles)
+          load(next, c, m + 2);
+        else if (c + kMoeWarps < num_chunks)
+          load(next, c + kMoeWarps, 0);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if constexpr (kFormat == WeightFormat::kFp8Block128) {
+            float part[4] = {};
+            multiply_chunk<kFormat>(part, codes[i][0], codes[i][1], columns);
+            const float scale = chunk_scale<kFormat>(w2, first_row + 16 * (m + i), c);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) acc[m + i][j] += part[j] * scale;
+          } else {
+            multiply_chunk<kFormat>(acc[m + i], codes[i][0], codes[i][1], columns);
+          }
+          codes[i][0] = next[i][0], codes[i][1] = next[i][1];
+        }
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) partial[warp][16 * m + g + 8 * (i / 2)][2 * t + i % 2] = acc[m][i];
+    }
+    __syncthreads();
+    for (int o = tid; o < kRows * 8; o += kMoeWarps * 32) {
+      const int row = o % kRows, i = first + o / kRows;
+      if (i >= entries.count) continue;
+      float sum = 0.0f;
+      for (int p = 0; p < num_parts; ++p) sum += partial[p][row][o / kRows];
+      call.y[static_cast<std::int64_t>(entries.entry(i)) * call.hidden + first_row + row] =
+          f32_to_bf16(sum * final_scale<kFormat>(w2));
+    }
+  }
+}
+
+}  // namespace fathom::cuda
