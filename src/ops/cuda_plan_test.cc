@@ -135,14 +135,34 @@ TEST(CudaPlan, attention_groups_fit_their_block_and_scratch) {
 
 TEST(CudaPlan, experts_scratch_has_disjoint_parts) {
   const MoeScratch s = moe_scratch(128, 4096, 2048, 256, 6);
-  EXPECT_EQ(s.items, 0);
-  EXPECT_GE(s.entries, 257 * 16);
+  EXPECT_GE(s.items, 4);
+  EXPECT_GE(s.entries - s.items, moe_max_pieces(128, 256, 6, kMoeWgmmaTokens) * 16);
   EXPECT_GE(s.x - s.entries, 128 * 6 * 4);
   EXPECT_GE(s.t - s.x, 128 * 4096 * 2);
   EXPECT_GE(s.y - s.t, 128 * 7 * 2048 * 2);
   EXPECT_GE(s.total - s.y, 128 * 7 * 4096 * 2);
   EXPECT_EQ(moe_max_items(1, 256, 6), 6);
   EXPECT_EQ(moe_max_items(128, 256, 6), 256);
+}
+
+TEST(CudaPlan, experts_pieces_cover_every_split_of_rows) {
+  // Any rows of any experts in pieces of 32 are at most this many: all full but one an expert.
+  for (const std::int64_t tokens : {1, 7, 100, 512, 4096}) {
+    for (const std::int64_t experts : {1, 5, 256}) {
+      const std::int64_t entries = tokens * 6, hit = moe_max_items(tokens, experts, 6);
+      const std::int64_t worst = hit + (entries - hit) / kMoeWgmmaTokens;  // hit - 1 experts with one row over
+      EXPECT_GE(moe_max_pieces(tokens, experts, 6, kMoeWgmmaTokens), worst) << tokens << " rows, " << experts;
+    }
+  }
+}
+
+TEST(CudaPlan, experts_take_larger_tiles_where_there_is_work_for_them) {
+  EXPECT_EQ(moe_down_rows(6, 4096), 64) << "one row of x: more blocks than multiprocessors matter more";
+  EXPECT_EQ(moe_down_rows(16, 4096), 128);
+  EXPECT_EQ(moe_down_rows(256, 64), 64);
+  EXPECT_EQ(moe_wgmma_tokens(128, 256, 6), 0);
+  EXPECT_EQ(moe_wgmma_tokens(1024, 256, 6), 32);
+  EXPECT_EQ(moe_wgmma_tokens(2048, 256, 6), 64);
 }
 
 TEST(CudaPlan, hyper_connection_scratch_covers_both_variants) {

@@ -260,7 +260,7 @@ TEST(Bench, moe_experts) {
     for (ExpertWeights& s : shared)
       s.w1 = fp8_weight(arena, kInter, kHidden), s.w3 = fp8_weight(arena, kInter, kHidden),
       s.w2 = fp8_weight(arena, kHidden, kInter);
-    for (const int batch : {1, 8, 32, 64, 128, 1024}) {
+    for (const int batch : {1, 8, 32, 64, 128, 256, 512, 1024, 2048}) {
       const int copies = batch > 128 ? 2 : 8;
       std::vector<View> ids;
       std::vector<bool> hit(kExperts);
@@ -286,7 +286,8 @@ TEST(Bench, moe_experts) {
       const MoeExpertsPlan plan =
           plan_moe_experts({batch, kHidden, kInter, kExperts, kTopk, 10.0f, kServe}, device_info());
       for (const bool with_shared : {false, true}) {
-        for (const std::string variant : {"mma", "mma_arrival"}) {
+        for (const std::string variant : {"mma", "mma_arrival", "wgmma"}) {
+          if (variant == (batch > 128 ? "mma_arrival" : "wgmma")) continue;
           const double us = time_cuda(
               OpKind::kMoeExperts, variant, plan.workspace_bytes, copies, 2 * copies,
               [&](ExecutionContext& c, int copy) {

@@ -67,6 +67,7 @@ FATHOM_CUDA_VARIANT(moe_route_mma, MoeRoute);
 FATHOM_CUDA_VARIANT(moe_experts_naive, MoeExperts);
 FATHOM_CUDA_VARIANT(moe_experts_mma, MoeExperts);
 FATHOM_CUDA_VARIANT(moe_experts_mma_arrival, MoeExperts);
+FATHOM_CUDA_VARIANT(moe_experts_wgmma, MoeExperts);
 FATHOM_CUDA_VARIANT(lm_head_naive, LmHead);
 FATHOM_CUDA_VARIANT(lm_head_mma, LmHead);
 FATHOM_CUDA_VARIANT(draft_input_mma, DraftInput);
@@ -118,6 +119,7 @@ void register_cuda_variants(OpRegistry& registry) {
   add(OpKind::kMoeExperts, "naive", cuda::moe_experts_naive);
   add(OpKind::kMoeExperts, "mma_arrival", cuda::moe_experts_mma_arrival);
   add(OpKind::kMoeExperts, "mma", cuda::moe_experts_mma);
+  add(OpKind::kMoeExperts, "wgmma", cuda::moe_experts_wgmma);
   add(OpKind::kLmHead, "naive", cuda::lm_head_naive);
   add(OpKind::kLmHead, "mma", cuda::lm_head_mma);
   add(OpKind::kDraftInput, "mma", cuda::draft_input_mma);

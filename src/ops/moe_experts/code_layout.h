@@ -6,7 +6,6 @@
 #pragma once
 
 #include <bit>
-#include <bit>
 #include <cstdint>
 
 #if defined(__CUDACC__)

@@ -62,7 +62,7 @@ __device__ __forceinline__ bool entries_of(const MoeCall& call, Entries& entries
     return true;
   }
   const MoeItem it = call.items[item];
-  if (item >= call.items[call.num_experts].count) return false;
+  if (item >= *call.num_items) return false;
   entries = {call.entries + it.begin, it.count, 0, call.topk};
   expert = it.expert;
   return true;
@@ -124,7 +124,7 @@ void run(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExperts
     call.arrivals = context.arrivals;
   }
   const cudaStream_t stream = stream_of(context);
-  launch_group_rows(call, true, stream);
+  launch_group_rows(call, MoeOrder::kLikeCodes, stream);
   if (call.experts.format == WeightFormat::kMxfp4)
     launch_experts<WeightFormat::kMxfp4>(call, stream);
   else

@@ -20,7 +20,9 @@ struct MoeCall {
   const Bf16Bits* x;  // [tokens, hidden]
   const std::int32_t* expert_ids;
   const float* expert_weights;
-  MoeItem* items;  // [num_items], then items[max_experts].count = num_items
+  std::int32_t* num_items;
+  MoeItem* items;             // [num_items]
+  std::int32_t item_entries;  // most of an item
   std::int32_t* entries;
   Bf16Bits *x_quantised, *t, *y, *out;
   std::uint32_t* arrivals;  // [tokens, hidden / kMoeDownRows] zeros, or null: y is summed by a launch of its own
@@ -30,8 +32,12 @@ struct MoeCall {
 };
 
 MoeCall make_moe_call(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args);
-// Items and entries; x_quantised too when `quantise_x`.
-void launch_group_rows(const MoeCall& call, bool quantise_x, cudaStream_t stream);
+// How columns lie in x_quantised and t: like the codes of a word, or by the 16-column steps of a warpgroup's product.
+enum class MoeOrder { kLikeCodes, kBySteps };
+// Items and entries, and x_quantised.
+void launch_group_rows(const MoeCall& call, MoeOrder order, cudaStream_t stream);
+// t of all rows through AQ and by steps, in place.
+void launch_order_intermediate(const MoeCall& call, cudaStream_t stream);
 // out = bf16( sum of y over the row's experts in ascending id, then the shared one ).
 void launch_sum_experts(const MoeCall& call, cudaStream_t stream);
 

@@ -112,8 +112,9 @@ __device__ __forceinline__ float final_scale(const DeviceWeight& w) {
 struct Entries {
   const std::int32_t* list;  // null: the shared expert, all rows
   int count, shared_begin, topk;
-  __device__ __forceinline__ int entry(int i) const { return list != nullptr ? list[i] : shared_begin + i; }
-  __device__ __forceinline__ int token(int i) const { return list != nullptr ? list[i] / topk : i; }
+  int first = 0;  // row of the shared expert's entry 0
+  __device__ __forceinline__ int entry(int i) const { return list != nullptr ? list[i] : shared_begin + first + i; }
+  __device__ __forceinline__ int token(int i) const { return list != nullptr ? list[i] / topk : first + i; }
 };
 
 template <WeightFormat kFormat>
