@@ -2,12 +2,13 @@
 BUILD := build
 JOBS := $(shell nproc)
 
-.PHONY: help setup build run test full fuzz cuda format check clean
+.PHONY: help setup configure build build-program run test full fuzz cuda format check clean
 
 help:
 	@echo "make run     set up, build, ask the embedded model two questions"
 	@echo "make test    set up, build, run the quick tests"
 	@echo "make full    sanitizers, fuzzing 30 s a target, determinism (tier full)"
+	@echo "             CUDA=1 or CUDA=0 before them: with or without the CUDA backend (else: with, where a GPU is found)"
 	@echo "make cuda    compile the CUDA backend (nvcc; no GPU needed)"
 	@echo "make check   layers, formatting, docs/status.md"
 	@echo "make format  clang-format in place"
@@ -15,14 +16,14 @@ help:
 setup:
 	@tools/setup.sh
 
-$(BUILD)/build.ninja: CMakeLists.txt CMakePresets.json | setup
-	@cmake --preset release >$(BUILD).configure.log 2>&1 || { cat $(BUILD).configure.log; exit 1; }
-	@rm -f $(BUILD).configure.log
+# CUDA=1 compiles the CUDA backend in, CUDA=0 keeps it out; not given: in where nvcc and a GPU are found.
+configure: setup
+	@tools/configure.sh $(BUILD) $(CUDA)
 
-build: setup $(BUILD)/build.ninja
+build: configure
 	@ninja -C $(BUILD) -j$(JOBS)
 
-build-program: setup $(BUILD)/build.ninja
+build-program: configure
 	@ninja -C $(BUILD) -j$(JOBS) fathom
 
 run: build-program

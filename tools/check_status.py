@@ -19,7 +19,7 @@ def make_targets() -> set[str]:
 
 
 def subcommands() -> set[str]:
-    text = (ROOT / "apps/fathom/main.cc").read_text(encoding="utf-8")
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "apps/fathom").glob("*.cc")))
     return set(re.findall(r'add_subcommand\(\s*"([a-z_-]+)"', text))
 
 

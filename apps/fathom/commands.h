@@ -69,7 +69,7 @@ int run_convert(const ConvertOptions& options);
 struct ModelFlags {
   std::string model;  // directory; empty: models/mini-v4, found from the current directory or the program's
   std::string numerics = "serve";
-  std::string device = "cpu";         // or cuda
+  std::string device = "auto";        // cpu, cuda, emulated; auto until the flags are read
   int threads = 0;                    // 0: all CPUs this process may use
   std::vector<std::string> variants;  // operation=name
   std::int64_t max_context = 0;       // tokens; 0: what the model takes

@@ -8,6 +8,8 @@
 #include <limits>
 #include <string_view>
 
+#include "device_choice.h"
+
 namespace fathom::app {
 namespace {
 
@@ -139,8 +141,11 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
             with_default("How numbers are rounded between operations", flags.numerics),
             one_of({"plain", "vendor", "serve"}));
   add_value(command, "--device", flags.device,
-            with_default("Where it runs; emulated is the device side without a GPU, for tests", flags.device),
-            one_of({"cpu", "cuda", "emulated"}));
+            with_default("Where it runs; auto takes a GPU where there is one, emulated is the device side without one, "
+                         "for tests",
+                         flags.device),
+            one_of({"auto", "cpu", "cuda", "emulated"}));
+  command.parse_complete_callback([&flags] { flags.device = chosen_device(flags); });
   add_value(command, "--threads", flags.threads, "CPU threads (default: all available)", whole_number(1, 1024));
   add_repeated(command, "--variant", flags.variants, "operation=name, or *=name (default: the fastest right ones)",
                any_text());

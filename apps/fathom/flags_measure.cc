@@ -58,6 +58,7 @@ std::pair<CLI::App*, std::shared_ptr<BenchOptions>> add_bench_of_steps(CLI::App&
                                                                        int (*run)(const BenchOptions&),
                                                                        int& exit_code) {
   auto options = std::make_shared<BenchOptions>();
+  options->model.device = "cpu";  // its floors are this machine's processor's
   CLI::App* command = bench.add_subcommand(name, help);
   add_model_flags(*command, options->model);
   add_value(*command, "--chunk", options->chunk, with_default("Prefill rows of a step", options->chunk), positive());
