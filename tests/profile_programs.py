@@ -123,6 +123,12 @@ def check_compare(t):
     t.expect(t.run("compare", simt, clock), 0, "WARNING", "clocks", "NOT COMPARABLE", "differences (no claim)")
     for extra, said in (((), '"bogus"'), (("--exposed", "off"), "--exposed off")):
         t.expect(t.run("profile", "--what-if", "bogus=0.5x", *extra), 1, said)
+    t.true("a refused profile makes no folder", not (t.folder / "profile").exists())
+    t.expect(t.run("profile", "--out", f"{simt}/report.json"), 1, "cannot make this folder", "nothing was measured")
+    t.expect(t.run("profile", "--out", "/proc/profile"), 1, "/proc/profile", "nothing was measured")
+    t.expect(t.run("profile", "--attach", "here"), 1, '"here"', "HOST:PORT")
+    t.expect(t.run("profile", "--attach", "127.0.0.1:9"), 1, "127.0.0.1:9")
+    t.expect(t.run("profile", "--steps", "0"), 2, "--steps")
     return simt, splitk, cast
 
 

@@ -1,9 +1,13 @@
 // `fathom profile`: where the time of a decode step goes, under a fixed load or on a running server.
+#include <unistd.h>
+
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -43,6 +47,19 @@ Status write_file(const std::filesystem::path& path, std::string_view text) {
   return {};
 }
 
+// Before anything is measured: whether the report can be written at its end.
+Status check_folder(const std::string& out) {
+  const auto refused = [&](const std::string& why) {
+    return invalid_argument("--out " + out + ": " + why + "; nothing was measured");
+  };
+  std::error_code error;
+  std::filesystem::create_directories(out, error);
+  if (error) return refused("cannot make this folder: " + error.message());
+  if (!std::filesystem::is_directory(out, error)) return refused("found a file, expected a folder or nothing");
+  if (::access(out.c_str(), W_OK | X_OK) != 0) return refused("cannot write there: " + std::string(std::strerror(errno)));
+  return {};
+}
+
 // The folder of a profile.
 Status write_folder(const std::string& out, const ProfileReport& report,
                     const std::vector<std::vector<TimelineStep>>& repeats) {
@@ -50,6 +67,7 @@ Status write_folder(const std::string& out, const ProfileReport& report,
   std::filesystem::create_directories(out, error);
   if (error) return io_error("cannot make the folder " + out + ": " + error.message());
   const std::filesystem::path folder(out);
+  std::filesystem::remove(folder / "isolated.json", error);  // of an earlier profile there
   FATHOM_ASSIGN_OR_RETURN(const std::string json, report_to_json(report));
   FATHOM_RETURN_IF_ERROR(write_file(folder / "report.json", json));
   FATHOM_RETURN_IF_ERROR(write_file(folder / "report.txt", report_text(report)));
@@ -212,14 +230,11 @@ Status profile_cpu(const ProfileOptions& options, LoadedModel& loaded, const std
   return finish(options, report, repeats);
 }
 
-Status print_isolated(const ProfileOptions& options, ModelStep& step, const ProfileReport& report) {
-  FATHOM_ASSIGN_OR_RETURN(const auto observer, open_isolating_observer(step.executor().context().stream));
-  FATHOM_ASSIGN_OR_RETURN(const std::vector<IsolatedRow> rows,
-                          measure_isolated(step, *observer, report, options.rounds));
+void print_isolated(const IsolatedCheck& check) {
   std::printf(
-      "\nattributed in the replayed step (%s) against single calls between two events, behind swept caches:\n%s",
-      report.run.collector.c_str(), isolated_text(rows).c_str());
-  return {};
+      "\nattributed times held to events: the operation repeated inside the replayed step (both sides see the same "
+      "launches), and each call alone behind swept caches\n%s",
+      isolated_text(check.rows(), check.launch_us()).c_str());
 }
 
 // A device replays one step again and again at its context: records or event times of what it replays.
@@ -250,7 +265,6 @@ Status profile_device(const ProfileOptions& options, LoadedModel& loaded, Profil
   const DeviceLoadOptions load{options.steps, options.warmup, options.repeats};
   FATHOM_ASSIGN_OR_RETURN(const DeviceSteps steps,
                           collect_device_steps(*loaded.model, *step, recorder.get(), load, clocks.get()));
-  recorder.reset();
   report.run.collector = steps.collector;
   report.run.core_clock_mhz = steps.clocks.core_mhz;
   report.run.memory_clock_mhz = steps.clocks.memory_mhz;
@@ -263,9 +277,22 @@ Status profile_device(const ProfileOptions& options, LoadedModel& loaded, Profil
       static_cast<long long>(options.context), report.mean_step_us(), steps.collector.c_str(), steps.plain_step_us);
   report.notes.push_back(text);
   add_notes(loaded, report);
+  IsolatedCheck check(*loaded.model, *step, report, options.rounds);
+  void* const stream = step->executor().context().stream;
+  if (options.isolated && recorder != nullptr) {
+    FATHOM_ASSIGN_OR_RETURN(const auto empty, open_empty_launches(stream));
+    FATHOM_RETURN_IF_ERROR(check.attribute_repeats(*recorder, *empty));
+    recorder.reset();  // it slows what events see
+    FATHOM_RETURN_IF_ERROR(check.time_repeats(*empty));
+  }
+  recorder.reset();
   if (options.exposed) FATHOM_RETURN_IF_ERROR(add_exposed(*step, options, report));
   FATHOM_RETURN_IF_ERROR(finish(options, report, steps.repeats));
-  return options.isolated ? print_isolated(options, *step, report) : Status();
+  if (!options.isolated) return {};
+  FATHOM_ASSIGN_OR_RETURN(const auto observer, open_isolating_observer(stream));
+  FATHOM_RETURN_IF_ERROR(check.time_alone(*observer));
+  print_isolated(check);
+  return write_file(std::filesystem::path(options.out) / "isolated.json", isolated_json(check.rows()));
 }
 
 // Random weights in a folder that goes with it.
@@ -438,12 +465,12 @@ Status profile_server(const ProfileOptions& options) {
   for (std::int32_t r = 0; r < options.repeats; ++r) {
     FATHOM_ASSIGN_OR_RETURN(ParsedCapture capture, server.capture(options.steps, options.attach_limit_s));
     report.run = capture.run;
+    for (std::string& note : capture.notes) report.notes.push_back(std::move(note));
     http_us.push_back(capture.http_us);
     for (const TimelineStep& step : capture.steps) sequences += step.num_sequences;
     num_steps += static_cast<double>(capture.steps.size());
     repeats.push_back(std::move(capture.steps));
   }
-  report.run.collector = "scopes";
   report.run.date = utc_now();
   report.run.num_steps = options.steps;
   report.run.num_repeats = options.repeats;
@@ -461,14 +488,13 @@ Status profile_server(const ProfileOptions& options) {
 
 // What would only fail after the whole measurement.
 Status check_options(const ProfileOptions& options) {
-  if (options.what_if.empty()) return {};
-  if (!options.exposed || !options.attach.empty() || options.overhead) {
+  if (!options.what_if.empty() && (!options.exposed || !options.attach.empty() || options.overhead)) {
     return invalid_argument(
         "--what-if predicts from exposed time, which --exposed off, --attach and --overhead do not measure: drop one "
         "of the two");
   }
   for (const std::string& text : options.what_if) FATHOM_RETURN_IF_ERROR(check_what_if(text));
-  return {};
+  return options.one_step || options.overhead ? Status() : check_folder(options.out);
 }
 
 }  // namespace

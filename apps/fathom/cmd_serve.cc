@@ -27,6 +27,7 @@
 #include "model/tokenizer_of_checkpoint.h"
 #include "opened_model.h"
 #include "profile/machine.h"
+#include "profile/record_tracer.h"
 #include "server/grammar_constraint.h"
 #include "server/key_table.h"
 #include "server/scripted_replies.h"
@@ -54,6 +55,7 @@ class LoadedExecutor final : public Executor {
   Result<StepResult> wait() override { return inner_->wait(); }
   void commit(SequenceId id, std::int64_t length) override { inner_->commit(id, length); }
   void set_trace(StepTrace* trace) override { inner_->set_trace(trace); }
+  void add_device_samples(TracedStep& step) override { inner_->add_device_samples(step); }
   const OpTimes* op_times() const override { return inner_->op_times(); }
   const SegmentTimes* segment_times() const override { return inner_->segment_times(); }
 
@@ -141,6 +143,7 @@ Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& option
   *run = facts_of(options, loaded);
   run->model = name;
   FATHOM_ASSIGN_OR_RETURN(auto inner, ModelExecutor::make(*loaded.model, pools));
+  if (load.device == DeviceChoice::kCuda) inner->set_device_tracer(make_record_tracer(open_cupti_with_launches));
   *what = "on " + loaded.backend->device_name() + ", context " + std::to_string(pools.max_length_tokens) +
           " tokens, up to " + std::to_string(pools.max_sequences) + " running, cache for " +
           std::to_string(std::int64_t{pools.num_context_blocks} * kBlockTokens) + " tokens";

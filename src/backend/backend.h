@@ -82,6 +82,8 @@ class Backend {
   virtual std::vector<std::shared_ptr<const CapturedStep>> captured_steps() const { return {}; }
   // The one that the last launch_captured replayed; null where it launched without a graph (a key's first call does).
   virtual std::shared_ptr<const CapturedStep> last_captured() const { return nullptr; }
+  // From now on every replay is added to `log`; null: none is. It must outlive the steps to come.
+  virtual void log_replays(std::vector<std::shared_ptr<const CapturedStep>>* /*log*/) {}
   // Microseconds of each of step.segments when it was last replayed; call finish() before. Failure: captured
   // without segments, or dropped since.
   virtual Result<std::vector<double>> segment_times_us(const CapturedStep& step) {

@@ -194,10 +194,7 @@ Status DeviceBackend::launch_captured(const CaptureKey& key, ExecutionContext& c
       graph_key.variants[op] = reinterpret_cast<std::uintptr_t>((*context.variants)[kind].run);
   }
   const auto found = graphs_.find(graph_key);
-  if (found != graphs_.end()) {
-    last_captured_ = found->second.step;
-    return api_->launch_graph(found->second.exec, stream_);
-  }
+  if (found != graphs_.end()) return replay(found->second);
   // The first time runs uncaptured: it loads kernels and raises their limits, which capture does not allow. The same
   // launches without segments have done that too.
   GraphKey plain = graph_key;
@@ -207,9 +204,13 @@ Status DeviceBackend::launch_captured(const CaptureKey& key, ExecutionContext& c
     return api_->take_launch_error();
   }
   FATHOM_ASSIGN_OR_RETURN(Graph graph, capture(key, context, launches));
-  const auto entry = graphs_.emplace(graph_key, std::move(graph)).first;
-  last_captured_ = entry->second.step;
-  return api_->launch_graph(entry->second.exec, stream_);
+  return replay(graphs_.emplace(graph_key, std::move(graph)).first->second);
+}
+
+Status DeviceBackend::replay(const Graph& graph) {
+  last_captured_ = graph.step;
+  if (replays_ != nullptr) replays_->push_back(graph.step);
+  return api_->launch_graph(graph.exec, stream_);
 }
 
 Result<DeviceBackend::Graph> DeviceBackend::capture(const CaptureKey& key, ExecutionContext& context,

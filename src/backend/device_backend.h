@@ -46,6 +46,7 @@ class DeviceBackend final : public Backend {
                          const std::function<void(ExecutionContext&)>& launches) override;
   std::vector<std::shared_ptr<const CapturedStep>> captured_steps() const override;
   std::shared_ptr<const CapturedStep> last_captured() const override { return last_captured_; }
+  void log_replays(std::vector<std::shared_ptr<const CapturedStep>>* log) override { replays_ = log; }
   Result<std::vector<double>> segment_times_us(const CapturedStep& step) override;
   void drop_captured() override;
 
@@ -66,6 +67,7 @@ class DeviceBackend final : public Backend {
   class CaptureNotes;
 
   DeviceBackend(std::unique_ptr<DeviceApi> api, DeviceCard card, void* stream, const DeviceBackendOptions& options);
+  Status replay(const Graph& graph);
   Result<Graph> capture(const CaptureKey& key, ExecutionContext& context,
                         const std::function<void(ExecutionContext&)>& launches);
   void destroy(Graph& graph);
@@ -84,6 +86,7 @@ class DeviceBackend final : public Backend {
   std::map<GraphKey, Graph> graphs_;
   std::set<GraphKey> warm_;
   std::shared_ptr<const CapturedStep> last_captured_;
+  std::vector<std::shared_ptr<const CapturedStep>>* replays_ = nullptr;
   std::int64_t num_captured_ = 0;
 };
 

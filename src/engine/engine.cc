@@ -33,7 +33,7 @@ const EngineOptions& Engine::options() const { return thread_->options(); }
 std::int64_t Engine::now_us() const { return thread_->now_us(); }
 std::vector<EngineEvent> Engine::events(std::int64_t* next) const { return thread_->events(next); }
 Status Engine::start_capture(std::int32_t num_steps) { return thread_->start_capture(num_steps); }
-std::vector<StepTrace> Engine::stop_capture() { return thread_->stop_capture(); }
+std::vector<TracedStep> Engine::stop_capture() { return thread_->stop_capture(); }
 std::int32_t Engine::num_steps_to_capture() const { return thread_->num_steps_to_capture(); }
 void Engine::flush_prefix_cache() { thread_->flush_prefix_cache(); }
 bool Engine::drain(std::chrono::milliseconds timeout) { return thread_->drain(timeout); }

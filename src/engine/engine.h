@@ -156,7 +156,7 @@ class Engine {
   // capture that is not over.
   Status start_capture(std::int32_t num_steps);
   // Ends it and takes what it has; empty where nothing ran.
-  std::vector<StepTrace> stop_capture();
+  std::vector<TracedStep> stop_capture();
   // Steps that the running capture waits for; 0: none runs.
   std::int32_t num_steps_to_capture() const;
 

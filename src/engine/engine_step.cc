@@ -141,6 +141,7 @@ void EngineThread::note_admissions() {
 }
 
 bool EngineThread::run_step() {
+  begin_trace();
   const std::int64_t begin = now_us();
   StepPlan& plan = scheduler_.plan();
   if (plan.sequences.empty()) return false;
@@ -150,7 +151,6 @@ bool EngineThread::run_step() {
     if (choice.times.admitted_us == 0) choice.times.admitted_us = begin;
   }
   fill_samples(plan);
-  begin_trace();
   trace_.step = plan.step;
   trace_.begin_us = static_cast<double>(begin);
   if (last_step_end_us_ >= 0) trace_.turn_us = static_cast<double>(begin - last_step_end_us_);
@@ -196,7 +196,10 @@ void EngineThread::begin_trace() {
   trace_ = {};
   trace_.samples = std::move(samples);
   tracing_ = capture_steps_.load(std::memory_order_relaxed) > 0;
+  const std::int64_t before = now_us();
   executor_->set_trace(tracing_ ? &trace_ : nullptr);
+  // A device's records take milliseconds to begin: no step's time.
+  if (last_step_end_us_ >= 0) last_step_end_us_ += now_us() - before;
 }
 
 void EngineThread::end_trace() {
@@ -210,6 +213,9 @@ void EngineThread::end_trace() {
   counts_.detokenise_us += trace_.detokenise_us;
   if (options_.on_step) options_.on_step(trace_);
   if (!tracing_) return;
+  executor_->add_device_samples(trace_);
+  // What that took is no step's time.
+  if (trace_.on_device) last_step_end_us_ = now_us();
   const std::lock_guard lock(mutex_);
   if (capture_steps_.load(std::memory_order_relaxed) == 0) return;  // stopped meanwhile
   capture_steps_.fetch_sub(1, std::memory_order_relaxed);

@@ -135,7 +135,7 @@ Status EngineThread::start_capture(std::int32_t num_steps) {
   return {};
 }
 
-std::vector<StepTrace> EngineThread::stop_capture() {
+std::vector<TracedStep> EngineThread::stop_capture() {
   const std::lock_guard lock(mutex_);
   capture_steps_.store(0);
   return std::exchange(captured_, {});

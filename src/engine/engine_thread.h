@@ -42,7 +42,7 @@ class EngineThread {
   bool drain(std::chrono::milliseconds timeout);
   void shutdown();
   Status start_capture(std::int32_t num_steps);
-  std::vector<StepTrace> stop_capture();
+  std::vector<TracedStep> stop_capture();
   std::int32_t num_steps_to_capture() const { return capture_steps_.load(); }
 
  private:
@@ -137,7 +137,7 @@ class EngineThread {
   std::vector<EngineEvent> events_;  // of this turn
   EngineStats counts_;
   std::vector<std::pair<Choice*, const SequenceResult*>> outputs_;
-  StepTrace trace_;
+  TracedStep trace_;
   bool tracing_ = false;                // this step goes into the capture
   std::int64_t last_step_end_us_ = -1;  // -1: the engine has slept since
   DepthPolicy depth_policy_;
@@ -150,7 +150,7 @@ class EngineThread {
   mutable std::mutex mutex_;
   mutable std::condition_variable idle_;
   EngineStats stats_;
-  std::vector<StepTrace> captured_;             // guarded by mutex_
+  std::vector<TracedStep> captured_;            // guarded by mutex_
   std::atomic<std::int32_t> capture_steps_{0};  // still to be captured; written under mutex_
   Status failure_;                              // fault_, for the others
   std::int64_t num_open_requests_ = 0;          // submitted and not ended

@@ -7,7 +7,7 @@
 #include "engine/segment_times.h"
 #include "engine/step.h"
 #include "ops/op_times.h"
-#include "telemetry/step_trace.h"
+#include "telemetry/traced_step.h"
 
 namespace fathom {
 
@@ -46,6 +46,8 @@ class Executor {
   // The samples of each step launched from now on are added to `trace`; null: none are taken. Results do not
   // depend on it.
   virtual void set_trace(StepTrace* /*trace*/) {}
+  // Behind each traced step, once its answers are given: adds what a device did in it. Others leave it as it is.
+  virtual void add_device_samples(TracedStep& /*step*/) {}
   // Sums over all operations that ran so far; null where the executor does not know them.
   virtual const OpTimes* op_times() const { return nullptr; }
   // Likewise of a card's captured steps; null where nothing is captured.

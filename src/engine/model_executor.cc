@@ -303,8 +303,44 @@ Status ModelExecutor::draft(const StepPlan& plan, StepResult& result) {
   return drafter_->run(context_, input_, pools_, drafted_);
 }
 
+void ModelExecutor::set_trace(StepTrace* trace) {
+  const bool wanted = trace != nullptr && tracer_ != nullptr;
+  if (wanted && !is_device_traced_) {
+    if (const Status started = tracer_->start(); started.ok()) {
+      is_device_traced_ = true;
+      has_dropped_ = false;
+    } else {
+      log_warning("captures see the host alone, and steps launched without graphs: " + started.message());
+      tracer_.reset();
+    }
+  } else if (!wanted && is_device_traced_) {
+    tracer_->stop();
+    is_device_traced_ = false;
+  }
+  context_.trace = is_device_traced_ ? nullptr : trace;
+  context_.observer = is_device_traced_ ? tracer_->observer() : nullptr;
+  model_.backend().log_replays(is_device_traced_ ? &replayed_ : nullptr);
+}
+
+void ModelExecutor::add_device_samples(TracedStep& step) {
+  if (!is_device_traced_) return;
+  step.on_device = true;
+  Result<std::vector<DeviceSample>> samples = tracer_->end_step(replayed_);
+  if (samples.ok()) {
+    step.device = std::move(*samples);
+    return;
+  }
+  step.device_fault = samples.status().message();
+  // Graphs that were made before the records began may be told apart no more: once, they are made anew.
+  if (!std::exchange(has_dropped_, true)) model_.backend().drop_captured();
+}
+
 Status ModelExecutor::launch(const StepPlan& plan) {
   FATHOM_CHECK(num_results_ < 2, "at most one step beyond the one being waited for");
+  if (is_device_traced_) {
+    replayed_.clear();
+    tracer_->begin_step();
+  }
   const auto begin = std::chrono::steady_clock::now();
   if (context_.trace != nullptr) context_.trace->origin = begin;
   for (const ResumeCopy& copy : plan.resume_saves) FATHOM_RETURN_IF_ERROR(copy_resume_rows(copy, true));

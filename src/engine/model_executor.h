@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/device_sampler.h"
+#include "engine/device_tracer.h"
 #include "engine/drafter.h"
 #include "engine/executor.h"
 #include "model/model.h"
@@ -34,7 +35,10 @@ class ModelExecutor final : public Executor {
   Status launch(const StepPlan& plan) override;
   Result<StepResult> wait() override;
   void commit(SequenceId id, std::int64_t length) override;
-  void set_trace(StepTrace* trace) override { context_.trace = trace; }
+  // With a device tracer steps are traced as they are replayed; without one they are launched, operation by operation.
+  void set_trace(StepTrace* trace) override;
+  void add_device_samples(TracedStep& step) override;
+  void set_device_tracer(std::unique_ptr<DeviceTracer> tracer) { tracer_ = std::move(tracer); }
   const OpTimes* op_times() const override { return context_.op_times; }
   const SegmentTimes* segment_times() const override { return capture_ ? &segments_.times() : nullptr; }
   // For measuring what the always-on times cost.
@@ -85,6 +89,10 @@ class ModelExecutor final : public Executor {
   CachePools pools_;
   OpTimes op_times_;
   SegmentClock segments_;
+  std::unique_ptr<DeviceTracer> tracer_;
+  bool is_device_traced_ = false;  // the tracer runs
+  bool has_dropped_ = false;       // in this capture: captured steps whose records did not fit
+  std::vector<std::shared_ptr<const CapturedStep>> replayed_;  // in this step
   StepInput input_;
   std::unordered_map<SequenceId, SequenceTables> sequences_;
   std::vector<TokenId> tokens_;           // of the step's rows

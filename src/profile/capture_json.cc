@@ -1,3 +1,4 @@
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "profile/timeline.h"
@@ -7,6 +8,8 @@ namespace fathom {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr std::int64_t kMostLanes = 4096;  // streams have small numbers; pictures and traces have a row for each
 
 // Reads members of one object; the first that is wrong is kept.
 class Fields {
@@ -67,22 +70,40 @@ struct OperationName {
   std::string operation, variant;
 };
 
-void read_calls(const Json& calls, const std::vector<OperationName>& operations, const std::string& where,
-                double origin_us, TimelineStep& step, Status& failure) {
+struct Names {
+  std::vector<OperationName> operations;
+  std::vector<std::string> kernels;
+};
+
+// `on_device`: two members more, the kernel and its stream.
+void read_calls(const Json& calls, const Names& names, bool on_device, const std::string& where, double origin_us,
+                TimelineStep& step, Status& failure) {
+  const std::size_t size = on_device ? 8 : 6;
   for (std::size_t i = 0; i < calls.size() && failure.ok(); ++i) {
     const Json& call = calls[i];
-    bool good = call.is_array() && call.size() == 6;
-    for (std::size_t k = 0; good && k < 6; ++k) good = call[k].is_number();
-    good = good && call[0].is_number_unsigned() && call[0].get<std::size_t>() < operations.size() &&
+    bool good = call.is_array() && call.size() == size;
+    for (std::size_t k = 0; good && k < size; ++k) good = call[k].is_number();
+    good = good && call[0].is_number_unsigned() && call[0].get<std::size_t>() < names.operations.size() &&
            call[1].is_number_integer() && call[3].get<double>() >= 0;
+    if (on_device) {
+      good = good && call[6].is_number_unsigned() && call[6].get<std::size_t>() < names.kernels.size() &&
+             call[7].is_number_integer() && call[7].get<std::int64_t>() >= 0 &&
+             call[7].get<std::int64_t>() < kMostLanes;
+    }
     if (!good) {
-      failure = data_loss(where + ".calls[" + std::to_string(i) + "]: found " + call.dump().substr(0, 60) +
-                          ", expected [operation, layer, begin_us, time_us, bytes, flops]");
+      failure = data_loss(where + "[" + std::to_string(i) + "]: found " + call.dump().substr(0, 60) +
+                          ", expected [operation, layer, begin_us, time_us, bytes, flops" +
+                          (on_device ? ", kernel, stream]" : "]"));
       return;
     }
     TimelineCall out;
-    out.operation = operations[call[0].get<std::size_t>()].operation;
-    out.variant = operations[call[0].get<std::size_t>()].variant;
+    const OperationName& name = names.operations[call[0].get<std::size_t>()];
+    out.operation = name.operation;
+    out.variant = name.variant;
+    if (on_device) {
+      out.kernel = names.kernels[call[6].get<std::size_t>()];
+      out.lane = call[7].get<std::int32_t>();
+    }
     out.layer = call[1].get<std::int32_t>();
     out.begin_us = origin_us + call[2].get<double>();
     out.time_us = call[3].get<double>();
@@ -92,8 +113,9 @@ void read_calls(const Json& calls, const std::vector<OperationName>& operations,
   }
 }
 
-TimelineStep read_step(const Json& json, const std::vector<OperationName>& operations, const std::string& where,
-                       Status& failure) {
+// `faults`: why steps have no samples of the device, each reason once.
+TimelineStep read_step(const Json& json, const Names& names, const std::string& where,
+                       std::map<std::string, std::int64_t>& faults, Status& failure) {
   Fields fields(json, where, failure);
   StepTrace trace;
   trace.step = static_cast<std::int64_t>(fields.amount("step"));
@@ -114,7 +136,15 @@ TimelineStep read_step(const Json& json, const std::vector<OperationName>& opera
   trace.draft_us = fields.amount("draft_us");
   trace.collect_us = fields.amount("collect_us");
   TimelineStep step = step_of_trace(trace);
-  read_calls(fields.array("calls"), operations, where, trace.turn_us + trace.schedule_us, step, failure);
+  const double origin_us = trace.turn_us + trace.schedule_us;
+  read_calls(fields.array("calls"), names, false, where + ".calls", origin_us, step, failure);
+  if (!failure.ok()) return step;
+  if (json.contains("device_fault")) {
+    ++faults[fields.text("device_fault")];
+  } else if (json.contains("device")) {
+    step.on_device = true;
+    read_calls(fields.array("device"), names, true, where + ".device", origin_us, step, failure);
+  }
   return step;
 }
 
@@ -161,19 +191,37 @@ Result<ParsedCapture> parse_capture(std::string_view text, std::string_view sour
   Fields fields(json, source, failure);
   read_run(json, source, out, failure);
   if (json.contains("http_us")) out.http_us = fields.amount("http_us");
-  std::vector<OperationName> operations;
+  Names names;
+  if (json.contains("kernels")) {
+    for (const Json& entry : fields.array("kernels")) {
+      if (!entry.is_string()) {
+        return data_loss(source + ": kernels: found " + entry.dump().substr(0, 40) + ", expected a name");
+      }
+      names.kernels.push_back(entry.get<std::string>());
+    }
+  }
   for (const Json& entry : fields.array("operations")) {
     if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_string()) {
       return data_loss(source + ": operations: found " + entry.dump().substr(0, 40) +
                        ", expected [operation, variant]");
     }
-    operations.push_back({entry[0].get<std::string>(), entry[1].get<std::string>()});
+    names.operations.push_back({entry[0].get<std::string>(), entry[1].get<std::string>()});
   }
   const Json& steps = fields.array("steps");
+  std::map<std::string, std::int64_t> faults;
   for (std::size_t i = 0; i < steps.size() && failure.ok(); ++i) {
-    out.steps.push_back(read_step(steps[i], operations, source + ": steps[" + std::to_string(i) + "]", failure));
+    TimelineStep step = read_step(steps[i], names, source + ": steps[" + std::to_string(i) + "]", faults, failure);
+    // A step of a device whose records are missing says nothing of where its time went.
+    if (steps[i].contains("device_fault")) continue;
+    out.steps.push_back(std::move(step));
   }
   FATHOM_RETURN_IF_ERROR(failure);
+  for (const auto& [fault, count] : faults) {
+    out.notes.push_back(std::to_string(count) +
+                        " steps are left out, the device's records of them are missing: " + fault);
+  }
+  out.run.collector = !out.steps.empty() && out.steps.front().on_device ? "cupti" : "scopes";
+  if (out.steps.empty() && !faults.empty()) return failed_precondition(source + ": " + out.notes.front());
   if (out.steps.empty()) {
     return failed_precondition(source +
                                ": the capture holds no steps: nothing ran between its start and its stop; send "

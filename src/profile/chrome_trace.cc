@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <set>
 
 #include "profile/categories.h"
 #include "profile/timeline.h"
@@ -65,13 +66,13 @@ std::string chrome_trace_json(std::span<const TimelineStep> steps, std::string_v
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
   append_name(out, "process_name", 0, title);
   append_name(out, "thread_name", kHostThread, "host: engine thread");
-  std::int32_t most_lanes = 0;
+  std::set<std::int32_t> lanes;
   for (const TimelineStep& step : steps) {
-    for (const TimelineCall& call : step.calls) most_lanes = std::max(most_lanes, call.lane + 1);
+    for (const TimelineCall& call : step.calls) lanes.insert(call.lane);
   }
   const bool on_device = !steps.empty() && steps.front().on_device;
-  for (std::int32_t lane = 0; lane < most_lanes; ++lane) {
-    append_name(out, "thread_name", lane + 1, on_device ? "stream " + std::to_string(lane) : "operations");
+  for (const std::int32_t lane : lanes) {
+    append_name(out, "thread_name", lane + 1, on_device ? "device: stream " + std::to_string(lane) : "operations");
   }
   double begin_us = 0;
   for (const TimelineStep& step : steps) {

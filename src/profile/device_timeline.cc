@@ -22,15 +22,16 @@ void add_cost(const CapturedCall& call, TimelineCall& out) {
   out.flops = call.cost.flops * call.num_repeats;
 }
 
-// "void f<int>(int)" and "f<int>(int)" are one: the name up to its arguments, without the return type.
-std::string bare_name(std::string_view name) {
+}  // namespace
+
+std::string bare_kernel_name(std::string_view name) {
   if (name.starts_with("void ")) name.remove_prefix(5);
   int depth = 0;
   std::string out;
   for (std::size_t i = 0; i < name.size(); ++i) {
     const char c = name[i];
-    if (name.substr(i).starts_with("(anonymous namespace)")) {
-      i += 20;
+    if (constexpr std::string_view kUnnamed = "(anonymous namespace)::"; name.substr(i).starts_with(kUnnamed)) {
+      i += kUnnamed.size() - 1;
       continue;
     }
     if (c == '<') ++depth;
@@ -40,6 +41,8 @@ std::string bare_name(std::string_view name) {
   }
   return out;
 }
+
+namespace {
 
 bool is_timed(NodeKind kind) { return kind == NodeKind::kKernel || kind == NodeKind::kCopy || kind == NodeKind::kSet; }
 
@@ -179,12 +182,15 @@ class Collection {
     TimelineStep step = host_of(step_, run.step_us, true);
     FATHOM_ASSIGN_OR_RETURN(step.calls, calls_of_records(*captured, std::move(graph), begin_us, places_));
     for (const DeviceRecord& record : beside) {
+      // Behind the step its logits are fetched, for their hash.
+      if (record.begin_us - begin_us >= run.step_us) continue;
       TimelineCall call;
       call.begin_us = record.begin_us - begin_us;
       call.time_us = record.end_us - record.begin_us;
       call.operation = record.kind == NodeKind::kKernel ? "kernel" : "copy";
       call.variant = record.kind == NodeKind::kSet ? "set" : "copy";
-      call.kernel = record.kernel;
+      call.kernel = record.kind == NodeKind::kKernel ? bare_kernel_name(record.kernel) : call.variant;
+      call.lane = record.stream;
       step.calls.push_back(std::move(call));
     }
     std::stable_sort(step.calls.begin(), step.calls.end(),
@@ -251,7 +257,7 @@ Result<std::vector<TimelineCall>> calls_of_records(const CapturedStep& step, std
   for (std::size_t i = 0; i < records.size(); ++i) {
     const DeviceRecord& record = records[i];
     const CapturedNode& node = step.nodes[at(timed[i])];
-    if (node.kind != record.kind || bare_name(node.kernel) != bare_name(record.kernel)) {
+    if (node.kind != record.kind || bare_kernel_name(node.kernel) != bare_kernel_name(record.kernel)) {
       return data_loss("record " + std::to_string(i) + " of a replay is \"" + record.kernel +
                        "\" and its graph has \"" + node.kernel + "\" there");
     }
@@ -272,7 +278,7 @@ Result<std::vector<TimelineCall>> calls_of_records(const CapturedStep& step, std
       call.operation = record.kind == NodeKind::kKernel ? "kernel" : "copy";
       call.variant = record.kind == NodeKind::kSet ? "set" : "copy";
     }
-    call.kernel = record.kind == NodeKind::kKernel ? bare_name(record.kernel)
+    call.kernel = record.kind == NodeKind::kKernel ? bare_kernel_name(record.kernel)
                   : record.kind == NodeKind::kCopy ? "copy"
                                                    : "set";
     call.lane = record.stream;

@@ -23,6 +23,7 @@ struct DeviceRecord {
   std::int32_t stream = 0;
   std::uint64_t graph = 0;       // unlike for unlike launches of graphs
   std::uint64_t graph_node = 0;  // of the instantiated graph; 0: not of a graph
+  double launched_us = 0;        // when the host launched it; 0: not asked for, or a node of a graph
 };
 
 // Where records come from: CUPTI, loaded at run time.
@@ -35,6 +36,8 @@ class DeviceRecorder {
 };
 // Failure: built without CUDA, no libcupti, or a device that it does not support. The message says which.
 Result<std::unique_ptr<DeviceRecorder>> open_cupti();
+// Also with the moments of the launches.
+Result<std::unique_ptr<DeviceRecorder>> open_cupti_with_launches();
 
 // Of the CUDA card, measured now. Failure: built without CUDA, or the card's.
 Result<Ceilings> measure_cuda_ceilings();
@@ -52,6 +55,9 @@ class ClockSource {
 };
 // Of the CUDA card: NVML. Failure: built without CUDA, or no NVML; the message says which.
 Result<std::unique_ptr<ClockSource>> open_card_clocks();
+
+// "void f<int>(int)" and "f<int>(int)" are one: the name up to its arguments, without the return type.
+std::string bare_kernel_name(std::string_view name);
 
 // One call of the timeline for each of the step's, lying end to end from begin_us.
 std::vector<TimelineCall> calls_of_segments(const CapturedStep& step, std::span<const double> segment_us,

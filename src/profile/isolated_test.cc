@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "engine/load_model.h"
 
 namespace fathom {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Every call takes as long as its operation's name is.
 class PlantedObserver final : public IsolatingObserver {
@@ -50,21 +53,35 @@ TEST(Isolated, HoldsAttributedTimesToSingleCalls) {
   add("hc_head", 700, 100);  // launches of 7 us
   add("copy", 50, 1);
   PlantedObserver observer;
-  const auto rows = measure_isolated(**step, observer, report, 3);
-  ASSERT_TRUE(rows.ok()) << rows.status().message();
+  IsolatedCheck check(*loaded->model, **step, report, 3);
+  const Status timed = check.time_alone(observer);
+  ASSERT_TRUE(timed.ok()) << timed.message();
   EXPECT_EQ((*step)->executor().context().observer, nullptr);
-  ASSERT_GE(rows->size(), 10u);
-  EXPECT_EQ((*rows)[0].operation, "moe_experts");
-  EXPECT_NEAR((*rows)[0].difference(), 0.02, 1e-9);
-  const std::string text = isolated_text(*rows);
-  for (const IsolatedRow& row : *rows) EXPECT_NE(row.operation, "copy");
+  const std::vector<IsolatedRow> rows = check.rows();
+  ASSERT_EQ(rows.size(), 3u) << "copies are no calls";
+  EXPECT_EQ(rows[0].operation, "moe_experts");
+  EXPECT_NEAR(rows[0].attributed_us / rows[0].alone_us, 1.02, 1e-9);
+  EXPECT_EQ(rows[1].alone_us, 700);
+}
+
+TEST(Isolated, SaysWhatAgreesAndForHowMuchOfTheTime) {
+  const std::vector<IsolatedRow> rows = {{"moe_experts", 4, 12, 600, 700, 590, 600},
+                                         {"lm_head", 1, 1, 300, 310, 300, 320},
+                                         {"embed", 1, 1, 100, 110, 0, 0}};
+  const std::string text = isolated_text(rows, 1.25);
   const auto line = [&](const std::string& operation) {
     const std::size_t at = text.find(operation + " ");
     return at == std::string::npos ? std::string() : text.substr(at, text.find('\n', at) - at);
   };
   EXPECT_THAT(line("moe_experts"), HasSubstr("agrees"));
   EXPECT_THAT(line("lm_head"), HasSubstr("DIFFERS"));
-  EXPECT_THAT(line("hc_head"), HasSubstr("too short"));
+  EXPECT_THAT(line("embed"), Not(HasSubstr("agrees")));
+  EXPECT_THAT(text, HasSubstr("90.0 % was held to events, and 66.7 % of that agrees within 5 %"));
+  EXPECT_THAT(text, HasSubstr("1.25 us"));
+  const auto json = nlohmann::json::parse(isolated_json(rows));
+  ASSERT_EQ(json.size(), 3u);
+  EXPECT_EQ(json[1].at("operation"), "lm_head");
+  EXPECT_DOUBLE_EQ(json[0].at("repeated_event_us").get<double>(), 600);
 }
 
 }  // namespace

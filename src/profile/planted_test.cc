@@ -251,7 +251,7 @@ ProfileReport engine_report(std::int64_t stall_us) {
   auto stream = (*engine)->submit(std::move(request));
   EXPECT_TRUE(stream.ok()) << stream.status().message();
   while (!(*stream)->finished()) (*stream)->wait(std::chrono::milliseconds(50));
-  const std::vector<StepTrace> traces = (*engine)->stop_capture();
+  const std::vector<TracedStep> traces = (*engine)->stop_capture();
   EXPECT_EQ(traces.size(), static_cast<std::size_t>(kCaptured));
   std::vector<std::vector<TimelineStep>> repeats(5);
   for (std::size_t i = 10; i < traces.size(); ++i) repeats[(i - 10) / 10].push_back(step_of_trace(traces[i]));

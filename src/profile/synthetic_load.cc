@@ -97,7 +97,7 @@ class Load {
       std::this_thread::sleep_for(kPollInterval);
     }
     FATHOM_RETURN_IF_ERROR(started_);
-    const std::vector<StepTrace> traces = engine_->stop_capture();
+    const std::vector<TracedStep> traces = engine_->stop_capture();
     streams.clear();
     while (engine_->stats().num_running > 0) std::this_thread::sleep_for(kPollInterval);
 

@@ -59,6 +59,7 @@ struct ParsedCapture {
   RunDescription run;  // what the server knows of it
   std::vector<TimelineStep> steps;
   double http_us = 0;  // busy time of the server's worker threads while it was taken
+  std::vector<std::string> notes;
 };
 // `source` names the text in messages. Empty, truncated, not a capture, of another version, no steps: a Status that
 // says which.

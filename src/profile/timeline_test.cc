@@ -15,8 +15,8 @@ namespace {
 
 using testing::HasSubstr;
 
-StepTrace sample_trace() {
-  StepTrace trace;
+TracedStep sample_trace() {
+  TracedStep trace;
   trace.step = 41;
   trace.num_tokens = trace.num_sequences = trace.num_committed = 2;
   trace.turn_us = 5;
@@ -36,7 +36,7 @@ constexpr const char* kRun =
     "\"threads\":2,\"variants\":{\"linear\":\"cpu\"}}";
 
 TEST(Capture, JsonKeepsTheSteps) {
-  const std::vector<StepTrace> traces = {sample_trace(), sample_trace()};
+  const std::vector<TracedStep> traces = {sample_trace(), sample_trace()};
   const auto capture = parse_capture(captured_steps_json(traces, kRun), "x");
   ASSERT_TRUE(capture.ok()) << capture.status().message();
   EXPECT_EQ(capture->run.backend, "cpu");
@@ -58,7 +58,7 @@ TEST(Capture, JsonKeepsTheSteps) {
 }
 
 TEST(Capture, EveryTruncationIsRefusedWithAReason) {
-  const std::vector<StepTrace> traces = {sample_trace()};
+  const std::vector<TracedStep> traces = {sample_trace()};
   const std::string text = captured_steps_json(traces, kRun);
   for (std::size_t n = 0; n + 2 < text.size(); n += 3) {
     const auto capture = parse_capture(std::string_view(text).substr(0, n), "here");
@@ -73,7 +73,7 @@ TEST(Capture, SaysWhatIsWrong) {
   EXPECT_THAT(message("[]"), HasSubstr("expected a capture"));
   EXPECT_THAT(message("{\"format\":\"fathom-capture\",\"version\":9}"), HasSubstr("found version 9"));
   EXPECT_THAT(message(captured_steps_json({}, kRun)), HasSubstr("holds no steps"));
-  std::string text = captured_steps_json(std::vector<StepTrace>{sample_trace()}, kRun);
+  std::string text = captured_steps_json(std::vector<TracedStep>{sample_trace()}, kRun);
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string out = text;
     return out.replace(out.find(from), from.size(), to);
@@ -82,6 +82,56 @@ TEST(Capture, SaysWhatIsWrong) {
   EXPECT_THAT(message(changed("\"step_us\":121.000", "\"step_us\":\"a\"")), HasSubstr("expected a number"));
   EXPECT_THAT(message(changed("[1,0,", "[7,0,")), HasSubstr("steps[0].calls[1]"));
   EXPECT_THAT(message(changed("\"turn_us\"", "\"tarn_us\"")), HasSubstr("steps[0].turn_us: found nothing"));
+}
+
+TracedStep device_trace() {
+  TracedStep trace = sample_trace();
+  trace.samples.clear();
+  trace.on_device = true;
+  trace.device = {{0, 13, "linear", "mma", "gemm<\"2\", 4>", 12, 30.125, {3000, 6000}},
+                  {-1, 14, "copy", "copy", "copy", 43, 2, {}}};
+  return trace;
+}
+
+TEST(Capture, ADevicesSamplesTakeThePlaceOfTheHosts) {
+  TracedStep lost = device_trace();
+  lost.device_fault = "a \"reason\"";
+  const std::vector<TracedStep> traces = {device_trace(), lost, lost};
+  const std::string text = captured_steps_json(traces, kRun);
+  const auto capture = parse_capture(text, "x");
+  ASSERT_TRUE(capture.ok()) << capture.status().message() << text;
+  EXPECT_EQ(capture->run.collector, "cupti");
+  ASSERT_EQ(capture->steps.size(), 1u) << "a step without its records says nothing";
+  ASSERT_EQ(capture->notes.size(), 1u);
+  EXPECT_THAT(capture->notes[0], HasSubstr("2 steps are left out"));
+  EXPECT_THAT(capture->notes[0], HasSubstr("a \"reason\""));
+  const TimelineStep& step = capture->steps[0];
+  EXPECT_TRUE(step.on_device);
+  ASSERT_EQ(step.calls.size(), 2u);
+  EXPECT_EQ(step.calls[0].kernel, "gemm<\"2\", 4>");
+  EXPECT_EQ(step.calls[0].operation, "linear");
+  EXPECT_EQ(step.calls[0].lane, 13);
+  EXPECT_DOUBLE_EQ(step.calls[0].begin_us, 5 + 10 + 12);
+  EXPECT_DOUBLE_EQ(step.calls[0].flops, 6000);
+  EXPECT_THAT(parse_capture(captured_steps_json(std::vector<TracedStep>{lost}, kRun), "x").status().message(),
+              HasSubstr("1 steps are left out"));
+  for (std::size_t n = 0; n + 2 < text.size(); n += 7) {
+    EXPECT_FALSE(parse_capture(std::string_view(text).substr(0, n), "here").ok()) << n;
+  }
+  std::string wrong = text;
+  wrong.replace(wrong.find("3000,6000,0,13"), 14, "3000,6000,9,13");
+  EXPECT_THAT(parse_capture(wrong, "x").status().message(), HasSubstr("steps[0].device[0]"));
+}
+
+TEST(ChromeTrace, NamesTheStreamsThatRan) {
+  const auto capture = parse_capture(captured_steps_json(std::vector<TracedStep>{device_trace()}, kRun), "x");
+  ASSERT_TRUE(capture.ok());
+  const auto json = nlohmann::json::parse(chrome_trace_json(capture->steps, "t"));
+  std::vector<std::string> names;
+  for (const auto& event : json.at("traceEvents")) {
+    if (event.at("name") == "thread_name") names.push_back(event.at("args").at("name"));
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"host: engine thread", "device: stream 13", "device: stream 14"}));
 }
 
 TEST(ChromeTrace, IsJsonWithEveryCallAndPhase) {

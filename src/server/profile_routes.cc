@@ -51,7 +51,7 @@ void handle_stop_profile(RouteCall& call) {
     return call.reply_error({409, "no capture was begun: /start_profile begins one", {}, "no_capture"});
   }
   const double http_us = call.server->workers_busy_us() - call.server->capture_workers_busy_us;
-  const std::vector<StepTrace> steps = call.model->engine->stop_capture();
+  const std::vector<TracedStep> steps = call.model->engine->stop_capture();
   call.reply_json(captured_steps_json(steps, run_members(call, std::max(0.0, http_us))));
 }
 

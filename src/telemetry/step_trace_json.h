@@ -6,13 +6,16 @@
 //             "launch_us", "wait_us", "commit_us", "detokenise_us", "prepare_us", "forward_us", "sample_us",
 //             "draft_us", "collect_us", "calls": [[index of the operation, layer, begin_us, time_us, bytes, flops],
 //             ...]}, ...]}
+// Where a device traced, "kernels": [name, ...] stands behind the operations, and a step has, beside its empty calls,
+// "device": [[index of the operation, layer, begin_us, time_us, bytes, flops, index of the kernel, stream], ...] or
+// "device_fault": why there are none.
 #pragma once
 
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "telemetry/step_trace.h"
+#include "telemetry/traced_step.h"
 
 namespace fathom {
 
@@ -20,6 +23,6 @@ inline constexpr std::string_view kCaptureFormat = "fathom-capture";
 inline constexpr int kCaptureVersion = 1;
 
 // `members`: JSON members that describe the run, "\"http_us\":12,...", or empty.
-std::string captured_steps_json(std::span<const StepTrace> steps, std::string_view members);
+std::string captured_steps_json(std::span<const TracedStep> steps, std::string_view members);
 
 }  // namespace fathom

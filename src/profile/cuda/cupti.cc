@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <unordered_map>
 
 #include "profile/device_timeline.h"
 
@@ -23,6 +24,7 @@ struct Functions {
   decltype(&cuptiActivityGetNextRecord) next_record = nullptr;
   decltype(&cuptiGetTimestamp) timestamp = nullptr;
   decltype(&cuptiGetResultString) result_string = nullptr;
+  decltype(&cuptiActivityEnableRuntimeApi) enable_runtime_api = nullptr;
 };
 
 std::string demangle(const char* name) {
@@ -38,6 +40,7 @@ std::string demangle(const char* name) {
 std::mutex g_mutex;
 Functions g_functions;
 std::vector<DeviceRecord> g_records;
+std::unordered_map<std::uint64_t, double> g_launched_us;  // the middle of the call, by correlation
 
 void request_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* max_records) {
   *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(kAlignment, kBufferBytes));
@@ -75,6 +78,11 @@ void complete_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t
       case CUPTI_ACTIVITY_KIND_MEMSET:
         g_records.push_back(record_of(*reinterpret_cast<const CUpti_ActivityMemset4*>(activity), NodeKind::kSet));
         break;
+      case CUPTI_ACTIVITY_KIND_RUNTIME: {
+        const auto* call = reinterpret_cast<const CUpti_ActivityAPI*>(activity);
+        g_launched_us[call->correlationId] = (static_cast<double>(call->start) + static_cast<double>(call->end)) / 2e3;
+        break;
+      }
       default: break;
     }
   }
@@ -84,17 +92,30 @@ void complete_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                          CUPTI_ACTIVITY_KIND_MEMSET};
 
+constexpr CUpti_CallbackId kPolled[] = {CUPTI_RUNTIME_TRACE_CBID_cudaStreamQuery_v3020,
+                                        CUPTI_RUNTIME_TRACE_CBID_cudaStreamQuery_ptsz_v7000};
+
 class CuptiRecorder final : public DeviceRecorder {
  public:
   ~CuptiRecorder() override {
     for (const CUpti_ActivityKind kind : kKinds) static_cast<void>(g_functions.disable(kind));
+    if (with_launches_) set_launches(false);
     static_cast<void>(g_functions.flush_all(0));
   }
+  explicit CuptiRecorder(bool with_launches) : with_launches_(with_launches) {}
+
   Status start() {
+    // Whoever recorded before may have left some.
+    {
+      const std::lock_guard lock(g_mutex);
+      g_records.clear();
+      g_launched_us.clear();
+    }
     FATHOM_RETURN_IF_ERROR(check(g_functions.register_callbacks(request_buffer, complete_buffer), "its callbacks"));
     for (const CUpti_ActivityKind kind : kKinds) {
       FATHOM_RETURN_IF_ERROR(check(g_functions.enable(kind), "records of kernels and copies"));
     }
+    if (with_launches_) set_launches(true);
     return {};
   }
   double now_us() override {
@@ -105,16 +126,36 @@ class CuptiRecorder final : public DeviceRecorder {
   Result<std::vector<DeviceRecord>> take() override {
     FATHOM_RETURN_IF_ERROR(check(g_functions.flush_all(0), "a flush"));
     const std::lock_guard lock(g_mutex);
+    for (DeviceRecord& record : g_records) {
+      if (record.graph_node != 0) continue;
+      if (const auto found = g_launched_us.find(record.graph); found != g_launched_us.end()) {
+        record.launched_us = found->second;
+      }
+    }
+    g_launched_us.clear();
     return std::exchange(g_records, {});
   }
 
  private:
+  // Without these records kernels that no graph launched have no operation, and nothing else is lost. All calls but
+  // those that a wait makes again and again.
+  static void set_launches(bool on) {
+    if (!on) {
+      static_cast<void>(g_functions.disable(CUPTI_ACTIVITY_KIND_RUNTIME));
+      return;
+    }
+    static_cast<void>(g_functions.enable(CUPTI_ACTIVITY_KIND_RUNTIME));
+    if (g_functions.enable_runtime_api == nullptr) return;
+    for (const CUpti_CallbackId id : kPolled) static_cast<void>(g_functions.enable_runtime_api(id, 0));
+  }
   static Status check(CUptiResult result, const char* what) {
     if (result == CUPTI_SUCCESS) return {};
     const char* text = nullptr;
     static_cast<void>(g_functions.result_string(result, &text));
     return unavailable(std::string("CUPTI refused ") + what + ": " + (text == nullptr ? "unknown" : text));
   }
+
+  const bool with_launches_;
 };
 
 template <typename Function>
@@ -123,9 +164,7 @@ bool load(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
-}  // namespace
-
-Result<std::unique_ptr<DeviceRecorder>> open_cupti() {
+Result<std::unique_ptr<DeviceRecorder>> open(bool with_launches) {
   const char* const wished = std::getenv("FATHOM_CUPTI");
   if (wished != nullptr && std::string_view(wished) == "off") return failed_precondition("FATHOM_CUPTI=off");
   void* library = nullptr;
@@ -146,9 +185,15 @@ Result<std::unique_ptr<DeviceRecorder>> open_cupti() {
       !load(library, "cuptiGetResultString", f.result_string)) {
     return failed_precondition("libcupti lacks a function that is needed; expected CUDA 13's");
   }
-  auto recorder = std::make_unique<CuptiRecorder>();
+  load(library, "cuptiActivityEnableRuntimeApi", f.enable_runtime_api);
+  auto recorder = std::make_unique<CuptiRecorder>(with_launches);
   FATHOM_RETURN_IF_ERROR(recorder->start());
   return std::unique_ptr<DeviceRecorder>(std::move(recorder));
 }
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceRecorder>> open_cupti() { return open(false); }
+Result<std::unique_ptr<DeviceRecorder>> open_cupti_with_launches() { return open(true); }
 
 }  // namespace fathom
