@@ -52,7 +52,8 @@ table{border-collapse:collapse;width:100%;font-size:.92em}
 th,td{text-align:right;padding:.32em .7em;border-bottom:1px solid var(--line);white-space:nowrap;
 font-variant-numeric:tabular-nums}
 th{color:var(--soft);font-weight:600}
-td:first-child,th:first-child{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:11em}
+td:first-child,th:first-child{text-align:left;white-space:normal;overflow-wrap:break-word;min-width:9em}
+.wide{font-size:.84em}.wide th,.wide td{padding:.32em .42em}
 .rose{color:var(--rose)}.fell{color:var(--fell)}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:14px 18px;margin:.8em 0}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(190px,1fr));gap:12px;margin:1em 0}

@@ -51,15 +51,19 @@ std::string tiles(const ProfileReport& report) {
   out += tile("steady state", steady.steady ? "yes" : "no",
               "spread " + print("%.1f %%", 100 * steady.spread) + ", drift " + print("%+.1f %%", 100 * steady.drift));
   if (ceilings.memory_bytes_per_s > 0) {
+    const bool is_tera = ceilings.flops_per_s >= 1e12;
     out += tile("ceilings, same session", print("%.1f GB/s", ceilings.memory_bytes_per_s / 1e9),
-                print("%.1f GFLOP/s, ", ceilings.flops_per_s / 1e9) + print("%.2f us a launch", ceilings.launch_us));
+                print("%.1f ", ceilings.flops_per_s / (is_tera ? 1e12 : 1e9)) + (is_tera ? "TFLOP/s, " : "GFLOP/s, ") +
+                    print("%.2f us a launch", ceilings.launch_us));
   }
   return out + "</div>\n";
 }
 
-std::string rows_table(const std::vector<TableRow>& rows) {
+std::string rows_table(const std::vector<TableRow>& rows, const Ceilings& ceilings) {
+  const auto share = [](double ceiling, double value) { return ceiling > 0 ? print("%.0f %%", 100 * value) : "-"; };
   std::string out =
-      "<div class=\"scroll\"><table><tr><th></th><th>ms/step</th><th>of summed</th><th>critical ms</th><th>of step</th>"
+      "<div class=\"scroll\"><table class=\"wide\"><tr><th></th><th>ms/step</th><th>of summed</th><th>critical "
+      "ms</th><th>of step</th>"
       "<th>launches</th><th>mean us</th><th>MB</th><th>GB/s</th><th>of memory</th><th>GFLOP/s</th><th>of peak</th>"
       "<th>bound by</th></tr>";
   for (const TableRow& row : rows) {
@@ -69,8 +73,8 @@ std::string rows_table(const std::vector<TableRow>& rows) {
            cell(print("%.1f %%", 100 * row.summed_share)) + cell(print("%.4f", row.critical_us / 1e3)) +
            cell(print("%.1f %%", 100 * row.critical_share)) + cell(print("%.1f", row.launches)) +
            cell(print("%.2f", row.mean_us)) + cell(print("%.3f", row.bytes / 1e6)) +
-           cell(print("%.2f", row.bytes_per_s / 1e9)) + cell(print("%.0f %%", 100 * row.memory_share)) +
-           cell(print("%.2f", row.flops_per_s / 1e9)) + cell(print("%.0f %%", 100 * row.compute_share)) +
+           cell(print("%.2f", row.bytes_per_s / 1e9)) + cell(share(ceilings.memory_bytes_per_s, row.memory_share)) +
+           cell(print("%.2f", row.flops_per_s / 1e9)) + cell(share(ceilings.flops_per_s, row.compute_share)) +
            cell(std::string(bound_name(row.bound))) + "</tr>";
   }
   return out + "</table></div>\n";
@@ -103,10 +107,11 @@ std::string report_html(const ProfileReport& report, const TimelineStep* step) {
   std::string out = page_begin("fathom profile: " + run.model + " on " + run.backend);
   out += kOwnStyle;
   out += "<h1>" + escape_html(run.model) + " on " + escape_html(run.backend) + "</h1><p class=\"soft\">" +
-         escape_html(run.device) + "; " + std::to_string(run.batch_sequences) + " sequences at context " +
-         std::to_string(run.context_tokens) + "; " + std::to_string(run.num_repeats) + " repeats of " +
-         std::to_string(run.num_steps) + " steps; collector " + escape_html(run.collector) + ", numerics " +
-         escape_html(run.numerics) + "; " + escape_html(run.date) + "</p>\n";
+         escape_html(run.device) + "; " + std::to_string(run.batch_sequences) + " sequences" +
+         (run.context_tokens > 0 ? " at context " + std::to_string(run.context_tokens) : "") + "; " +
+         std::to_string(run.num_repeats) + " repeats of " + std::to_string(run.num_steps) + " steps; collector " +
+         escape_html(run.collector) + ", numerics " + escape_html(run.numerics) + "; " + escape_html(run.date) +
+         "</p>\n";
   for (const std::string& note : report.notes) out += "<div class=\"card warn\">" + escape_html(note) + "</div>";
   if (report.total_steps() == 0) return out + "<p>Nothing was measured: no steps.</p>" + page_end();
   out += tiles(report);
@@ -134,8 +139,8 @@ std::string report_html(const ProfileReport& report, const TimelineStep* step) {
                        ", cut into rows. Hover over a bar for its figures.",
                    timeline_svg(*step) + legend + legend_item("host") + "</div>");
   }
-  out += "<h2>By category</h2>" + rows_table(category_table(report));
-  out += "<h2>By operation and variant</h2>" + rows_table(operation_table(report));
+  out += "<h2>By category</h2>" + rows_table(category_table(report), report.ceilings);
+  out += "<h2>By operation and variant</h2>" + rows_table(operation_table(report), report.ceilings);
   out += "<h2>Host, idle, unaccounted</h2>" + host_rows(report);
   return out + page_end();
 }
