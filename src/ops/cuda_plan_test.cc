@@ -114,23 +114,34 @@ TEST(CudaPlan, topk_shares_a_row_while_multiprocessors_are_free) {
 }
 
 TEST(CudaPlan, attention_groups_fit_their_block_and_scratch) {
-  EXPECT_LE(kAttentionGroupsSharedBytes, kSm90Shared);
+  EXPECT_LE(kAttentionGroupsSharedBytes + 16, kSm90Shared);
   EXPECT_EQ(attention_groups_tiling(1, 64, 4, 512, 132).blocks_per_unit, 5);
-  EXPECT_EQ(attention_groups_tiling(32, 64, 4, 512, 132).blocks_per_unit, 4);
-  EXPECT_EQ(attention_groups_tiling(128, 64, 4, 512, 132).blocks_per_unit, 1);
+  EXPECT_EQ(attention_groups_tiling(33, 64, 4, 512, 132).blocks_per_unit, 2);
+  EXPECT_EQ(attention_groups_tiling(34, 64, 4, 512, 132).blocks_per_unit, 1);
   EXPECT_EQ(attention_groups_tiling(128, 128, 4, 512, 132).head_blocks, 2);
-  EXPECT_EQ(attention_groups_tiling(4096, 64, 4, 512, 132).num_slots, 132) << "slots follow the blocks, not the rows";
+  EXPECT_EQ(attention_groups_tiling(4096, 64, 4, 512, 132).grid_units, 132);
+  EXPECT_EQ(attention_groups_tiling(4096, 64, 4, 512, 132).num_slots, 0) << "a block that has all groups keeps them";
   EXPECT_EQ(attention_groups_workspace_bytes(128, 64, 4, 512, 0), 0) << "no warpgroup products: no scratch for them";
-  for (const std::int32_t heads : {64, 128}) {
+  for (const std::int32_t heads : {48, 64, 128}) {
     for (const std::int32_t ratio : {0, 4, 128}) {
       for (std::int64_t tokens = 1; tokens <= 300; ++tokens) {
         const AttentionGroupsTiling tiling = attention_groups_tiling(tokens, heads, ratio, 512, 132);
-        EXPECT_LE(tiling.num_slots * 64 * 514 * 4, attention_groups_workspace_bytes(tokens, heads, ratio, 512, 132));
-        EXPECT_LE(tiling.num_slots * 64 * 514 * 4, attention_groups_workspace_bytes(4096, heads, ratio, 512, 132));
-        EXPECT_TRUE(tiling.blocks_per_unit == 1 || tiling.grid_units * tiling.blocks_per_unit <= 132);
+        EXPECT_LE(tiling.num_slots * 64 * 258 * 4, attention_groups_workspace_bytes(tokens, heads, ratio, 512, 132));
+        EXPECT_LE(tiling.num_slots * 64 * 258 * 4, attention_groups_workspace_bytes(4096, heads, ratio, 512, 132));
+        if (tiling.blocks_per_unit == 1) continue;
+        EXPECT_LE(tiling.grid_units * tiling.blocks_per_unit, 132);
+        EXPECT_LE(tiling.grid_units, attention_num_arrivals(tokens, heads, ratio, 512)) << "a counter a unit";
       }
     }
   }
+}
+
+TEST(CudaPlan, attention_takes_warpgroups_for_many_rows_where_there_are_some) {
+  EXPECT_FALSE(attention_prefers_groups(8, 64, 132));
+  EXPECT_TRUE(attention_prefers_groups(kAttentionGroupsRows, 64, 132));
+  EXPECT_TRUE(attention_prefers_groups(4096, 64, 132));
+  EXPECT_FALSE(attention_prefers_groups(4096, 32, 132)) << "half of a warpgroup's rows would be empty";
+  EXPECT_FALSE(attention_prefers_groups(4096, 64, 0)) << "sm_80, sm_120";
 }
 
 TEST(CudaPlan, experts_scratch_has_disjoint_parts) {

@@ -128,8 +128,11 @@ void check_attention(Random& random, const AttentionCase& s) {
       EXPECT_EQ(read_floats(alone.out), read_floats(args.out.rows(row, row + 1))) << variant << " row " << row;
     }
     if (variant == "mma") mma = got;
-    if (variant == "mma_splitk" || variant == "mma_splitk_arrival") {
-      EXPECT_EQ(got, mma) << "splitting changes no bit, and who folds neither";
+    // Neither splitting nor who folds changes a bit, nor the kind of tensor core instruction.
+    if (!mma.empty()) {
+      std::int64_t differ = 0;
+      for (std::size_t i = 0; i < got.size(); ++i) differ += got[i] == mma[i] ? 0 : 1;
+      EXPECT_EQ(differ, 0) << variant << " of " << got.size();
     }
   }
 }

@@ -515,7 +515,7 @@ TEST(Bench, sparse_attention) {
       const View out = arena.poisoned(DType::kBF16, {batch, 64, 512});
       const SparseAttentionPlan plan =
           plan_sparse_attention({cache.layer, batch, 64, static_cast<std::int32_t>(topk), kServe}, device_info());
-      for (const char* variant : {"simt", "mma", "mma_splitk", "mma_splitk_arrival", "wgmma"}) {
+      for (const char* variant : {"simt", "mma", "mma_splitk", "mma_splitk_arrival", "wgmma", "by_rows"}) {
         const double us = time_cuda(
             OpKind::kSparseAttention, variant, plan.workspace_bytes, copies, copies,
             [&](ExecutionContext& c, int copy) {

@@ -135,7 +135,7 @@ void check_attention(Random& random, const Shape& s) {
       plan_sparse_attention({cache.layer, s.rows, s.heads, kTopk, Numerics::serve()}, device_info());
   SparseAttentionArgs args{&cache.rows, cache.pools, q, sink, {}, rope, {}};
   if (s.ratio == 4) args.selected = arena.copy(make_view(selected.data(), {s.rows, kTopk}));
-  std::vector<float> naive;
+  std::vector<float> naive, mma;
   for (const std::string& variant : cuda_variants(OpKind::kSparseAttention)) {
     args.out = arena.poisoned(DType::kBF16, {s.rows, s.heads, 512});
     run_cuda(OpKind::kSparseAttention, variant, plan.workspace_bytes,
@@ -144,6 +144,10 @@ void check_attention(Random& random, const Shape& s) {
     if (variant == "naive") naive = got;
     ASSERT_FALSE(naive.empty()) << "naive is registered first";
     if (variant != "naive") expect_close(got, naive, true, 4e-3, "sparse_attention/" + variant + " " + describe(s));
+    if (variant == "mma") mma = got;
+    if (!mma.empty()) {
+      EXPECT_TRUE(got == mma) << variant << " has the bits of mma: " << describe(s);
+    }
   }
 }
 

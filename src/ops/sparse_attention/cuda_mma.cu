@@ -1,12 +1,13 @@
 // sparse_attention/mma and /mma_splitk: heads batched into 16-row tiles, so a key is gathered and widened once
 // for all heads of a block and both products run on tensor cores (S2); mma_splitk gives small batches one
 // block a group of 128 keys and folds the groups in a second launch (S3), mma_splitk_arrival by the block of a row and
-// 16 heads that ends last, above eight rows. All do the same arithmetic in the same order, so a row's bits do not
-// depend on which of them ran.
+// 16 heads that ends last, above eight rows. All do the arithmetic of group_softmax.cuh, as `wgmma` does, so a row's
+// bits do not depend on which of them ran.
 //
 // Keys pass through shared memory as bf16 tiles of 64. S: a warp has one tile of heads and some of the keys.
 // P V: a warp has all heads and 64 of the channels. Sums of P come from the fragments that P V reads.
 #include "ops/cuda/ptx/mma.cuh"
+#include "ops/sparse_attention/group_softmax.cuh"
 #include "ops/sparse_attention/raw_key.cuh"
 #include "ops/sparse_attention/row_keys.cuh"
 
@@ -53,22 +54,20 @@ struct Partial {
       for (int n = 0; n < 8; ++n) o[i][n][0] = o[i][n][1] = o[i][n][2] = o[i][n][3] = 0.0f;
     }
   }
-  // this, then `next`: the one formula by which groups fold.
+  // this, then `next`.
   __device__ __forceinline__ void fold(const Partial& next) {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float peak = fmaxf(m[i][half], next.m[i][half]);
-        const float a = exp2f(m[i][half] - peak), b = exp2f(next.m[i][half] - peak);
-        m[i][half] = peak;
-        l[i][half] = __fadd_rn(__fmul_rn(l[i][half], a), __fmul_rn(next.l[i][half], b));
+        const FoldFactors factors = fold_maximum(m[i][half], next.m[i][half]);
+        l[i][half] = fold_value(l[i][half], next.l[i][half], factors);
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& value = o[i][n][2 * half + e];
-            value = __fadd_rn(__fmul_rn(value, a), __fmul_rn(next.o[i][n][2 * half + e], b));
+            value = fold_value(value, next.o[i][n][2 * half + e], factors);
           }
         }
       }
@@ -88,7 +87,7 @@ __device__ __forceinline__ void attend_tile(Partial<kTiles>& group, const Shared
   constexpr int kKeyWarps = 8 / kTiles, kKeyTiles = kTiles;  // a warp: one tile of heads, kKeyTiles * 8 keys
   const int tid = static_cast<int>(threadIdx.x), warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
   const int head_tile = warp / kKeyWarps, key_warp = warp % kKeyWarps;
-  float s[kKeyTiles][2][4] = {};  // two chains over alternate steps
+  float s[kKeyTiles][4] = {};
 #pragma unroll 4
   for (int k = 0; k < kHeadDim; k += 32) {
     std::uint32_t a0[4], a1[4];
@@ -99,8 +98,8 @@ __device__ __forceinline__ void attend_tile(Partial<kTiles>& group, const Shared
     for (int n = 0; n < kKeyTiles; ++n) {
       std::uint32_t b[4];
       load_matrix_x4(b, shared.keys + ((key_warp * kKeyTiles + n) * 8 + (lane & 7)) * kRowStride + k + 8 * (lane >> 3));
-      mma_bf16(s[n][0], a0, b[0], b[1]);
-      mma_bf16(s[n][1], a1, b[2], b[3]);
+      mma_bf16(s[n], a0, b[0], b[1]);
+      mma_bf16(s[n], a1, b[2], b[3]);
     }
   }
   float peak[2] = {-INFINITY, -INFINITY};
@@ -108,15 +107,13 @@ __device__ __forceinline__ void attend_tile(Partial<kTiles>& group, const Shared
   for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int key = (key_warp * kKeyTiles + n) * 8 + 2 * t + (e & 1);
-      s[n][0][e] = key < num_keys ? (s[n][0][e] + s[n][1][e]) * kLogitScale : -INFINITY;
-      peak[e / 2] = fmaxf(peak[e / 2], s[n][0][e]);
+      if ((key_warp * kKeyTiles + n) * 8 + 2 * t + (e & 1) >= num_keys) s[n][e] = -INFINITY;
+      peak[e / 2] = fmaxf(peak[e / 2], s[n][e]);
     }
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    peak[half] = fmaxf(peak[half], __shfl_xor_sync(0xffffffffu, peak[half], 1));
-    peak[half] = fmaxf(peak[half], __shfl_xor_sync(0xffffffffu, peak[half], 2));
+    peak[half] = quad_max(peak[half]);
     if (t == 0) shared.peaks[key_warp * 16 * kTiles + 16 * head_tile + 8 * half + g] = peak[half];
   }
   __syncthreads();
@@ -125,10 +122,10 @@ __device__ __forceinline__ void attend_tile(Partial<kTiles>& group, const Shared
   for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float m = group.m[i][half];
+      float tile = -INFINITY;
 #pragma unroll
-      for (int w = 0; w < kKeyWarps; ++w) m = fmaxf(m, shared.peaks[w * 16 * kTiles + 16 * i + 8 * half + g]);
-      m_new[i][half] = m;
+      for (int w = 0; w < kKeyWarps; ++w) tile = fmaxf(tile, shared.peaks[w * 16 * kTiles + 16 * i + 8 * half + g]);
+      m_new[i][half] = fmaxf(group.m[i][half], tile * kLogitScale);
     }
   }
 #pragma unroll
@@ -137,22 +134,20 @@ __device__ __forceinline__ void attend_tile(Partial<kTiles>& group, const Shared
     for (int half = 0; half < 2; ++half) {
       float m = m_new[0][half];
       if constexpr (kTiles == 2) m = head_tile == 1 ? m_new[1][half] : m;
-      // P as the sum of two bf16 terms: one alone would cost 2e-3 of the result.
-      const float p0 = exp2f(s[n][0][2 * half] - m), p1 = exp2f(s[n][0][2 * half + 1] - m);
-      const std::uint32_t high = pack_bf16(p0, p1);
+      const ProbPair p = split_pair(probability(s[n][2 * half], m), probability(s[n][2 * half + 1], m));
       const int at = (16 * head_tile + 8 * half + g) * kProbStride + (key_warp * kKeyTiles + n) * 8 + 2 * t;
-      *reinterpret_cast<std::uint32_t*>(shared.probs + at) = high;
-      *reinterpret_cast<std::uint32_t*>(shared.probs + 16 * kTiles * kProbStride + at) =
-          pack_bf16(p0 - bf16_low(high), p1 - bf16_high(high));
+      *reinterpret_cast<std::uint32_t*>(shared.probs + at) = p.high;
+      *reinterpret_cast<std::uint32_t*>(shared.probs + 16 * kTiles * kProbStride + at) = p.low;
     }
   }
+  float shrink[kTiles][2];
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float a = exp2f(group.m[i][half] - m_new[i][half]);
+      const float a = exp2_fast(group.m[i][half] - m_new[i][half]);
       group.m[i][half] = m_new[i][half];
-      group.l[i][half] *= a;
+      shrink[i][half] = a;
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
         group.o[i][n][2 * half] *= a;
@@ -169,11 +164,12 @@ __device__ __forceinline__ void attend_tile(Partial<kTiles>& group, const Shared
     for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
       for (int term = 0; term < 2; ++term) {
-        std::uint32_t(&f)[4] = p[i][term];
-        load_matrix_x4(f, shared.probs + (16 * (kTiles * term + i) + (lane & 15)) * kProbStride + k + 8 * (lane >> 4));
-        sums[i][0] += (bf16_low(f[0]) + bf16_high(f[0])) + (bf16_low(f[2]) + bf16_high(f[2]));
-        sums[i][1] += (bf16_low(f[1]) + bf16_high(f[1])) + (bf16_low(f[3]) + bf16_high(f[3]));
+        load_matrix_x4(p[i][term],
+                       shared.probs + (16 * (kTiles * term + i) + (lane & 15)) * kProbStride + k + 8 * (lane >> 4));
       }
+      // Of a fragment, 0 and 2 are row g's columns 2 t and 8 + 2 t; 1 and 3 are row g + 8's.
+#pragma unroll
+      for (int f = 0; f < 4; ++f) sums[i][f & 1] = __fadd_rn(sums[i][f & 1], pair_sum(p[i][0][f], p[i][1][f]));
     }
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
@@ -194,10 +190,7 @@ __device__ __forceinline__ void attend_tile(Partial<kTiles>& group, const Shared
   for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float sum = sums[i][half];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      group.l[i][half] += sum;
+      group.l[i][half] = add_tile_sum(group.l[i][half], shrink[i][half], quad_sum(sums[i][half]));
     }
   }
 }
@@ -217,12 +210,11 @@ __device__ __forceinline__ void fold_groups(const AttentionCall& call, int row, 
 #pragma unroll
   for (int i = 0; i < kMaxSplitGroups; ++i) {
     if (i >= num_groups) break;
-    const float peak = fmaxf(m, ml[i].x), a = exp2f(m - peak), b = exp2f(ml[i].x - peak);
-    m = peak;
-    l = __fadd_rn(__fmul_rn(l, a), __fmul_rn(ml[i].y, b));
+    const FoldFactors factors = fold_maximum(m, ml[i].x);
+    l = fold_value(l, ml[i].y, factors);
     const float v[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
 #pragma unroll
-    for (int c = 0; c < 4; ++c) o[c] = __fadd_rn(__fmul_rn(o[c], a), __fmul_rn(v[c], b));
+    for (int c = 0; c < 4; ++c) o[c] = fold_value(o[c], v[c], factors);
   }
   const float inverse = inverse_denominator(m, l, call.sink[head]);
   const float2* rope = call.rope + static_cast<std::int64_t>(row) * (kRopeDim / 2);

@@ -1,17 +1,20 @@
 // sparse_attention/wgmma (sm_90a; elsewhere, and for at most 32 heads, it runs `mma_splitk`): one block takes 64
-// heads, so a key is gathered and widened once for all of them, and both products run on warpgroups.
+// heads and half of the channels of their results, so both products run on warpgroups and a group's result and the
+// running one fit in registers.
 //
-// A tile of 64 keys lies in shared memory as bf16, 128-byte swizzled: the same bytes are K for Q K^T and, channels
-// contiguous, V for P V. The first warpgroup multiplies Q K^T while all threads widen the next tile; its softmax
-// leaves P as two bf16 terms; then each warpgroup multiplies P with 256 of the channels, accumulators in registers,
-// while the tile after next is on its way from the pools.
+// A group's 128 keys lie in shared memory as two tiles of 64 in bf16, 128-byte swizzled: the same bytes are K for Q K^T
+// and, channels contiguous, V for P V. Each warpgroup multiplies Q K^T for one tile and turns it into P, as two bf16
+// terms; then it multiplies the P of both tiles with 128 channels. The next group's records are on their way from the
+// pools meanwhile, and are widened into place as soon as a part of this group's keys is no longer needed: at once where
+// the channels are the other block's, after the first tile's product, after the second's.
 //
-// Groups of 128 keys fold left to right by one formula, whoever folds them. A block that has a row's first groups
-// folds them itself: the running result rests in scratch (it never leaves the L2) and only its owner touches it.
-// Blocks of a split row that have later groups leave each as (m, l, o), and `combine` folds these. So a row's bits
-// do not depend on how many blocks it got.
+// Groups of 128 keys fold left to right by one formula, whoever folds them: the block that has a row's first groups in
+// registers; blocks of a split row that have later ones leave each as (m, l, o), and the block of a row that ends last
+// folds these. So a row's bits do not depend on how many blocks it got; all arithmetic is group_softmax.cuh's.
 #include "ops/cuda/kernel_image.cuh"
+#include "ops/cuda/ptx/copy_async.cuh"
 #include "ops/cuda/ptx/wgmma.cuh"
+#include "ops/sparse_attention/group_softmax.cuh"
 #include "ops/sparse_attention/raw_key.cuh"
 #include "ops/sparse_attention/row_keys.cuh"
 
@@ -23,11 +26,12 @@ void sparse_attention_mma_splitk(ExecutionContext& context, const SparseAttentio
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSlotValues = 64 * kHeadDim;  // fp32 results of one group and 64 heads
+constexpr int kChannels = kHeadDim / 2;      // of a block
+constexpr int kSlotValues = 64 * kChannels;  // fp32 results of one group and 64 heads
 
 struct WgmmaCall {
   AttentionCall base;
-  float4* slots;    // [slot][32][256 threads]: results in accumulator order
+  float4* slots;    // [slot][16][256 threads]: results in accumulator order
   float2* slot_ml;  // [slot][64 heads]
   std::int32_t head_blocks, num_units, slots_per_unit;
 };
@@ -42,93 +46,141 @@ constexpr int kTileKeys = 64;
 constexpr int kBlockBytes = 64 * 128;        // 64 rows of 64 channels
 constexpr int kTileBytes = 8 * kBlockBytes;  // 64 rows of 512 channels
 
-struct Tile {
-  int group, first, size;  // keys [first, first + 64) of a group of `size`
-};
-
-// Where the thread's key of a tile lies: the block is looked up a tile earlier than the record is read.
+// The thread's key of a tile on its way: which entry (position in the window) it is is read three groups ahead, its
+// block two, its record one. Entry -1: the tile has no such key.
 struct KeyPlace {
-  std::int32_t block = 0, slot = -1;  // slot -1: the tile has no such key
+  std::int32_t entry = -1, block = 0;
 };
 
-__device__ __forceinline__ KeyPlace find_key(const AttentionCall& call, const RowKeys& keys, const Tile& tile) {
-  const int i = tile.first + static_cast<int>(threadIdx.x) / 4;
-  if (i >= tile.size) return {};
-  if (tile.group == 0) {
-    const std::int32_t position = keys.window_begin + i;
-    const std::int64_t at =
-        call.rows.window_offset[keys.sequence] + position / kBlockTokens - call.rows.window_first[keys.sequence];
-    return {__ldg(call.rows.window_table + at), position % kBlockTokens};
-  }
-  const int j = (tile.group - 1) * kAttentionGroup + i, per_block = kBlockTokens / call.cache.ratio;
-  const std::int32_t entry = keys.selected != nullptr ? __ldg(keys.selected + j) : j;
-  return {__ldg(call.rows.context_table + call.rows.context_offset[keys.sequence] + entry / per_block),
-          entry % per_block};
+// Keys [first, first + 64) of a group.
+__device__ __forceinline__ std::int32_t find_entry(const RowKeys& keys, int group, int first) {
+  const int i = first + static_cast<int>(threadIdx.x) / 4;
+  if (i >= keys.group_size(group)) return -1;
+  if (group == 0) return keys.window_begin + i;
+  const int j = (group - 1) * kAttentionGroup + i;
+  return keys.selected != nullptr ? __ldg(keys.selected + j) : j;
 }
 
-__device__ __forceinline__ void load_raw(RawKey& raw, const AttentionCall& call, const KeyPlace& place, bool window) {
-  const int part = static_cast<int>(threadIdx.x) % 4;
-  if (place.slot < 0) return raw.clear();
+__device__ __forceinline__ int entries_shift(const AttentionCall& call) { return call.cache.ratio == 4 ? 5 : 0; }
+
+__device__ __forceinline__ KeyPlace find_block(const AttentionCall& call, const RowKeys& keys, std::int32_t entry,
+                                               bool window) {
+  KeyPlace place{entry, 0};
+  if (entry >= 0 && window) {
+    place.block = __ldg(call.rows.window_table + call.rows.window_offset[keys.sequence] +
+                        entry / static_cast<int>(kBlockTokens) - call.rows.window_first[keys.sequence]);
+  } else if (entry >= 0) {
+    place.block =
+        __ldg(call.rows.context_table + call.rows.context_offset[keys.sequence] + (entry >> entries_shift(call)));
+  }
+  return place;
+}
+
+// Where the thread's key lies; null: the tile has no such key.
+struct RecordPlace {
+  const std::uint8_t* data = nullptr;
+  const std::uint8_t* scale = nullptr;
+};
+
+__device__ __forceinline__ RecordPlace find_record(const AttentionCall& call, const KeyPlace& place, bool window) {
+  if (place.entry < 0) return {};
   const std::byte* pool = window ? call.pools.window : call.pools.context;
   const std::int64_t stride = window ? call.pools.window_block_bytes : call.pools.context_block_bytes;
   const std::int64_t offset = window ? call.cache.window_offset_bytes : call.cache.entry_offset_bytes;
-  const int per_block = window ? static_cast<int>(kBlockTokens) : static_cast<int>(kBlockTokens) / call.cache.ratio;
+  const int per_block = window ? static_cast<int>(kBlockTokens) : 1 << entries_shift(call);
+  const int slot = place.entry & (per_block - 1);
   const auto* page = reinterpret_cast<const std::uint8_t*>(pool + place.block * stride + offset);
-  raw.load(page + place.slot * kRecordDataBytes, page + per_block * kRecordDataBytes + place.slot * kRecordScaleBytes,
-           part);
+  return {page + slot * kRecordDataBytes, page + per_block * kRecordDataBytes + slot * kRecordScaleBytes};
 }
 
-__device__ __forceinline__ void store_raw(const RawKey& raw, unsigned char* tile) {
-  const int key = static_cast<int>(threadIdx.x) / 4, part = static_cast<int>(threadIdx.x) % 4;
-  const int at0 = swizzle_128(key, 2 * part), at1 = swizzle_128(key, 2 * part + 1);
-#pragma unroll
-  for (int j = 0; j < 7; ++j) {
-    uint4 low, high;
-    raw.widen(j, low, high);
-    *reinterpret_cast<uint4*>(tile + j * kBlockBytes + at0) = low;
-    *reinterpret_cast<uint4*>(tile + j * kBlockBytes + at1) = high;
+// A thread's share of half of a record's channels on its way to shared memory: key tid / 4 of a tile, 16-byte pieces
+// part + 4 j with part = tid % 4. Half 0 has codes j < 4; half 1 has codes j = 4 to 6 in places 0 to 2, then the
+// rotated channels. Loads and stores are steps of their own because a warp stands still while the tensor cores take its
+// next product: work between the products is free.
+struct RawHalf {
+  uint4 pieces[5];
+  std::uint32_t scales;
+
+  __device__ __forceinline__ void load_scales(const RecordPlace& at, int half) {
+    scales = at.scale == nullptr ? 0u : __ldg(reinterpret_cast<const std::uint32_t*>(at.scale) + half);
   }
-  *reinterpret_cast<uint4*>(tile + 7 * kBlockBytes + swizzle_128(key, part)) = raw.rope[0];
-  *reinterpret_cast<uint4*>(tile + 7 * kBlockBytes + swizzle_128(key, part + 4)) = raw.rope[1];
-}
+  // Piece j; with 3 of half 1 the piece after it, too.
+  __device__ __forceinline__ void load(const RecordPlace& at, int half, int j) {
+    load_one(at, half, j);
+    if (j == 3 && half == 1) load_one(at, half, 4);
+  }
+  __device__ __forceinline__ void load(const RecordPlace& at, int half) {
+    load_scales(at, half);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) load(at, half, j);
+  }
+  __device__ __forceinline__ void store(unsigned char* tile, int half, int j) const {
+    const int key = static_cast<int>(threadIdx.x) / 4, part = static_cast<int>(threadIdx.x) % 4;
+    unsigned char* block = tile + (half * 4 + j) * kBlockBytes;
+    if (j == 3 && half == 1) {
+      *reinterpret_cast<uint4*>(block + swizzle_128(key, part)) = pieces[3];
+      *reinterpret_cast<uint4*>(block + swizzle_128(key, part + 4)) = pieces[4];
+    } else {
+      uint4 low, high;
+      widen_codes(pieces[j], scales >> (8 * j) & 0xffu, low, high);
+      *reinterpret_cast<uint4*>(block + swizzle_128(key, 2 * part)) = low;
+      *reinterpret_cast<uint4*>(block + swizzle_128(key, 2 * part + 1)) = high;
+    }
+    asm volatile("" ::: "memory");  // stays where it is
+  }
+  __device__ __forceinline__ void store(unsigned char* tile, int half) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) store(tile, half, j);
+  }
 
+ private:
+  __device__ __forceinline__ void load_one(const RecordPlace& at, int half, int j) {
+    uint4& piece = pieces[j];
+    piece = make_uint4(0, 0, 0, 0);
+    if (at.data == nullptr) return;
+    const std::uint8_t* p = at.data + 256 * half + 64 * j + 16 * (static_cast<int>(threadIdx.x) % 4);
+    if ((reinterpret_cast<std::uintptr_t>(p) & 15) == 0) {
+      asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
+                   : "l"(p));
+    } else {
+      asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(piece.x), "=r"(piece.y) : "l"(p));
+      asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(piece.z), "=r"(piece.w) : "l"(p + 8));
+    }
+  }
+};
+
+// On their way to shared memory, past registers.
 __device__ __forceinline__ void load_queries(const AttentionCall& call, int row, int first_head, unsigned char* q) {
-#pragma unroll 8
+  const Bf16Bits* heads = call.q + (static_cast<std::int64_t>(row) * call.num_heads + first_head) * kHeadDim;
+#pragma unroll 1
   for (int n = 0; n < 64 * 64 / kThreads; ++n) {
     const int i = n * kThreads + static_cast<int>(threadIdx.x), head = i / 64, piece = i % 64;
-    uint4 v = make_uint4(0, 0, 0, 0);
+    unsigned char* to = q + piece / 8 * kBlockBytes + swizzle_128(head, piece % 8);
     if (first_head + head < call.num_heads) {
-      v = __ldg(reinterpret_cast<const uint4*>(
-                    call.q + (static_cast<std::int64_t>(row) * call.num_heads + first_head + head) * kHeadDim) +
-                piece);
+      copy_async_16(to, heads + head * kHeadDim + 8 * piece);
+    } else {
+      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
     }
-    *reinterpret_cast<uint4*>(q + piece / 8 * kBlockBytes + swizzle_128(head, piece % 8)) = v;
   }
+  copy_async_commit();
 }
 
 // Shared memory of a block, 1024-byte aligned as swizzled operands must be.
 struct Shared {
-  unsigned char *q, *keys, *probs;             // [1], [2 tiles], [2 terms of 64 x 64]
-  float *rescale, *fold_a, *fold_b, *inverse;  // [64] each
+  unsigned char *q, *keys, *probs;  // [1], [2 tiles], [2 tiles][2 terms of 64 x 64]
+  float *peaks, *sums;              // [2 tiles][64 heads]
 };
 
-// 2^x for x <= 0; what would be denormal is 0.
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// What the first warpgroup knows of its rows: heads 16 warp + g and + 8.
+// Heads 16 warp + g and + 8 of the block: what every thread that holds their o knows of them.
 struct RowState {
-  float m[2], l[2];              // of the group
-  float total_m[2], total_l[2];  // of the groups folded so far
+  float m[2] = {-INFINITY, -INFINITY}, l[2] = {};  // of the groups folded so far
+  FoldFactors factors[2];                          // of the last fold
 };
 
-// The logits of a tile to P in shared memory; m, l and the factor by which earlier sums shrink.
-__device__ __forceinline__ void soften(float (&s)[32], RowState& state, const Shared& shared, int num_keys,
-                                       bool first) {
-  const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2,
+// The largest logit of each head in the warpgroup's tile, to the peaks; keys that are not there become -inf.
+__device__ __forceinline__ void find_peaks(float (&s)[32], float* peaks, int num_keys) {
+  const int warp = static_cast<int>(threadIdx.x) >> 5 & 3, lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2,
             t = lane & 3;
   float peak[2] = {-INFINITY, -INFINITY};
   if (num_keys < kTileKeys) {
@@ -140,91 +192,127 @@ __device__ __forceinline__ void soften(float (&s)[32], RowState& state, const Sh
   for (int i = 0; i < 32; ++i) peak[i / 2 % 2] = fmaxf(peak[i / 2 % 2], s[i]);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    peak[half] = fmaxf(peak[half], __shfl_xor_sync(0xffffffffu, peak[half], 1));
-    peak[half] = fmaxf(peak[half], __shfl_xor_sync(0xffffffffu, peak[half], 2));
-    const float before = first ? -INFINITY : state.m[half];
-    const float m = fmaxf(before, peak[half] * kLogitScale), shrink = exp2_fast(before - m);
+    peak[half] = quad_max(peak[half]);
+    if (t == 0) peaks[16 * warp + 8 * half + g] = peak[half];
+  }
+}
+
+// P of the warpgroup's tile, in two terms, and its sums.
+__device__ __forceinline__ void soften(const float (&s)[32], const float (&m)[2], unsigned char* probs, float* sums) {
+  const int warp = static_cast<int>(threadIdx.x) >> 5 & 3, lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2,
+            t = lane & 3;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
     const int row = 16 * warp + 8 * half + g;
     float sum = 0.0f;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
-      // P as the sum of two bf16 terms: one alone would cost 2e-3 of the result.
-      const float p0 = exp2_fast(fmaf(s[4 * n + 2 * half], kLogitScale, -m)),
-                  p1 = exp2_fast(fmaf(s[4 * n + 2 * half + 1], kLogitScale, -m));
-      const std::uint32_t high = pack_bf16(p0, p1);
-      const std::uint32_t low = pack_bf16(p0 - bf16_low(high), p1 - bf16_high(high));
+      const ProbPair p =
+          split_pair(probability(s[4 * n + 2 * half], m[half]), probability(s[4 * n + 2 * half + 1], m[half]));
       const int at = swizzle_128(row, n) + 4 * t;
-      *reinterpret_cast<std::uint32_t*>(shared.probs + at) = high;
-      *reinterpret_cast<std::uint32_t*>(shared.probs + kBlockBytes + at) = low;
-      sum += (bf16_low(high) + bf16_low(low)) + (bf16_high(high) + bf16_high(low));
+      *reinterpret_cast<std::uint32_t*>(probs + at) = p.high;
+      *reinterpret_cast<std::uint32_t*>(probs + kBlockBytes + at) = p.low;
+      sum = __fadd_rn(sum, pair_sum(p.high, p.low));
     }
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    state.l[half] = (first ? 0.0f : state.l[half] * shrink) + sum;
-    state.m[half] = m;
-    if (t == 0) shared.rescale[row] = shrink;
+    sum = quad_sum(sum);
+    if (t == 0) sums[row] = sum;
   }
 }
 
-// The group is complete: its fold into the total, as factors for whoever holds o.
-__device__ __forceinline__ void fold_rows(RowState& state, const Shared& shared, const AttentionCall& call,
-                                          int first_head, bool only) {
-  const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2,
-            t = lane & 3;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = 16 * warp + 8 * half + g;
-    if (only) {
-      state.total_m[half] = state.m[half], state.total_l[half] = state.l[half];
-    } else {
-      const float peak = fmaxf(state.total_m[half], state.m[half]);
-      const float a = exp2f(state.total_m[half] - peak), b = exp2f(state.m[half] - peak);
-      state.total_m[half] = peak;
-      state.total_l[half] = __fadd_rn(__fmul_rn(state.total_l[half], a), __fmul_rn(state.l[half], b));
-      if (t == 0) shared.fold_a[row] = a, shared.fold_b[row] = b;
-    }
-    if (t == 0) {
-      const float sink = call.sink[min(first_head + row, call.num_heads - 1)];
-      shared.inverse[row] = inverse_denominator(state.total_m[half], state.total_l[half], sink);
-    }
-  }
-}
-
-// d += P V for 256 channels: two terms of P, 16 keys a step.
-__device__ __forceinline__ void multiply_values(float (&o)[128], std::uint64_t probs, std::uint64_t values, bool add) {
+// s = Q K^T of 64 keys, in flight; `between`(k): what the thread does after product k of 32.
+template <typename Between>
+__device__ __forceinline__ void multiply_keys(float (&s)[32], const unsigned char* q, const unsigned char* keys,
+                                              const Between& between) {
+  const std::uint64_t a = wgmma_operand(q, 16, 1024, WgmmaLayout::kSwizzle128),
+                      b = wgmma_operand(keys, 16, 1024, WgmmaLayout::kSwizzle128);
   wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < kTileKeys / 16; ++k) {
-    const std::uint64_t v = advance(values, static_cast<std::uint32_t>(16 * 128 * k));
-    wgmma_m64n256k16_transposed_b(o, advance(probs, static_cast<std::uint32_t>(32 * k)), v, add || k > 0);
-    wgmma_m64n256k16_transposed_b(o, advance(probs, static_cast<std::uint32_t>(kBlockBytes + 32 * k)), v, true);
+  for (int k = 0; k < kHeadDim / 16; ++k) {
+    const auto at = static_cast<std::uint32_t>(k / 4 * kBlockBytes + k % 4 * 32);
+    wgmma_m64k16(s, advance(a, at), advance(b, at), k > 0);
+    between(k);
   }
   wgmma_commit();
 }
 
+// o += P V for 128 channels and 64 keys, in flight: two terms of P, 16 keys a step; `between`(n): after product n of 8.
+template <typename Between>
+__device__ __forceinline__ void multiply_values(float (&o)[64], const unsigned char* probs, const unsigned char* values,
+                                                const Between& between) {
+  const std::uint64_t a = wgmma_operand(probs, 16, 1024, WgmmaLayout::kSwizzle128),
+                      b = wgmma_operand(values, kBlockBytes, 1024, WgmmaLayout::kSwizzle128);
+  wgmma_fence();
+#pragma unroll
+  for (int n = 0; n < kTileKeys / 8; ++n) {
+    const int k = n / 2, term = n % 2;
+    wgmma_m64n128k16_transposed_b(o, advance(a, static_cast<std::uint32_t>(kBlockBytes * term + 32 * k)),
+                                  advance(b, static_cast<std::uint32_t>(16 * 128 * k)), true);
+    between(n);
+  }
+  wgmma_commit();
+}
+
+__device__ __forceinline__ void store_slot(const float (&o)[64], float4* slot) {
+#pragma unroll
+  for (int n = 0; n < 16; ++n) slot[n * kThreads] = make_float4(o[4 * n], o[4 * n + 1], o[4 * n + 2], o[4 * n + 3]);
+}
+
+// A group, or the first ones, that another block left: folds into what the thread has.
+__device__ __forceinline__ void fold_slot(float (&total)[64], RowState& state, const float4* slot, const float2* ml) {
+  float4 v[16];
+#pragma unroll
+  for (int n = 0; n < 16; ++n) v[n] = __ldcg(slot + n * kThreads);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float2 next = __ldcg(ml + 8 * r);
+    const FoldFactors factors = fold_maximum(state.m[r], next.x);
+    state.l[r] = fold_value(state.l[r], next.y, factors);
+#pragma unroll
+    for (int n = 0; n < 16; ++n) {
+      const float* pair = &v[n].x + 2 * r;
+      total[4 * n + 2 * r] = fold_value(total[4 * n + 2 * r], pair[0], factors);
+      total[4 * n + 2 * r + 1] = fold_value(total[4 * n + 2 * r + 1], pair[1], factors);
+    }
+  }
+}
+
+// The block has left its results in scratch: whether it is the last of its unit's.
+__device__ __forceinline__ bool arrives_last(std::uint32_t* counter, int num_blocks) {
+  __shared__ bool is_last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();  // the block's results before the counter
+    is_last = atomicAdd(counter, 1u) == static_cast<unsigned>(num_blocks - 1);
+    if (is_last) *counter = 0;
+    __threadfence();  // the counter before other blocks' results
+  }
+  __syncthreads();
+  return is_last;
+}
+
 // The finished heads pass through the queries' place, so that rows leave in whole lines.
-__device__ __forceinline__ void write_out(const float (&o)[128], const Shared& shared, const AttentionCall& call,
-                                          int row, int first_head) {
+__device__ __forceinline__ void write_out(const float (&o)[64], const RowState& state, const Shared& shared,
+                                          const AttentionCall& call, int row, int first_head, int half) {
   const int tid = static_cast<int>(threadIdx.x), group = tid >> 7, warp = tid >> 5 & 3, lane = tid & 31, g = lane >> 2,
             t = lane & 3;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int head = 16 * warp + 8 * half + g;
-    const float inverse = shared.inverse[head];
+  for (int r = 0; r < 2; ++r) {
+    const int head = 16 * warp + 8 * r + g;
+    const float inverse =
+        inverse_denominator(state.m[r], state.l[r], call.sink[min(first_head + head, call.num_heads - 1)]);
 #pragma unroll
-    for (int n = 0; n < 32; ++n) {
-      *reinterpret_cast<std::uint32_t*>(shared.q + (4 * group + n / 8) * kBlockBytes + swizzle_128(head, n % 8) +
-                                        4 * t) =
-          pack_bf16(o[4 * n + 2 * half] * inverse, o[4 * n + 2 * half + 1] * inverse);
+    for (int n = 0; n < 16; ++n) {
+      *reinterpret_cast<std::uint32_t*>(shared.q + (2 * group + n / 8) * kBlockBytes + swizzle_128(head, n % 8) +
+                                        4 * t) = pack_bf16(o[4 * n + 2 * r] * inverse, o[4 * n + 2 * r + 1] * inverse);
     }
   }
   __syncthreads();
   const float2* rope = call.rope + static_cast<std::int64_t>(row) * (kRopeDim / 2);
 #pragma unroll 4
-  for (int i = tid; i < 64 * 64; i += kThreads) {
-    const int head = i / 64, piece = i % 64;
+  for (int i = tid; i < 64 * kChannels / 8; i += kThreads) {
+    const int head = i / (kChannels / 8), at = i % (kChannels / 8), piece = half * (kChannels / 8) + at;
     if (first_head + head >= call.num_heads) break;
-    uint4 v = *reinterpret_cast<const uint4*>(shared.q + piece / 8 * kBlockBytes + swizzle_128(head, piece % 8));
+    uint4 v = *reinterpret_cast<const uint4*>(shared.q + at / 8 * kBlockBytes + swizzle_128(head, at % 8));
     if (piece >= kNopeDim / 8) {
       std::uint32_t* pair = &v.x;
 #pragma unroll
@@ -237,7 +325,7 @@ __device__ __forceinline__ void write_out(const float (&o)[128], const Shared& s
 }
 #endif
 
-// Grid (units or fewer, blocks of a unit); a unit is a row and 64 of its heads.
+// Grid (units or fewer, blocks of a unit); a unit is a row, 64 of its heads and half of the channels.
 __global__ void __launch_bounds__(kThreads, 1) attend_groups(const __grid_constant__ WgmmaCall whole_call) {
 #if FATHOM_HAS_WGMMA
   extern __shared__ unsigned char memory[];
@@ -246,13 +334,17 @@ __global__ void __launch_bounds__(kThreads, 1) attend_groups(const __grid_consta
   shared.q = memory + (1024u - (shared_address(memory) & 1023u)) % 1024u;
   shared.keys = shared.q + kTileBytes;
   shared.probs = shared.keys + 2 * kTileBytes;
-  shared.rescale = reinterpret_cast<float*>(shared.probs + 2 * kBlockBytes);
-  shared.fold_a = shared.rescale + 64, shared.fold_b = shared.rescale + 128, shared.inverse = shared.rescale + 192;
+  shared.peaks = reinterpret_cast<float*>(shared.probs + 4 * kBlockBytes);
+  shared.sums = shared.peaks + 2 * 64;
   const int tid = static_cast<int>(threadIdx.x), group = tid >> 7, warp = tid >> 5 & 3, lane = tid & 31, g = lane >> 2,
-            t = lane & 3;
+            t = lane & 3, head = 16 * warp + g;
   const int num_blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y);
+  unsigned char *const tile0 = shared.keys, *const tile1 = shared.keys + kTileBytes;
   for (int unit = static_cast<int>(blockIdx.x); unit < whole_call.num_units; unit += static_cast<int>(gridDim.x)) {
-    const int row = unit / whole_call.head_blocks, first_head = 64 * (unit % whole_call.head_blocks);
+    const int half = unit % 2, row = unit / 2 / whole_call.head_blocks,
+              first_head = 64 * (unit / 2 % whole_call.head_blocks);
+    __syncthreads();  // the unit before is done with shared memory
+    load_queries(call, row, first_head, shared.q);
     const RowKeys keys = row_keys(call, row);
     const int num_groups = keys.num_groups();
     // A row with more groups than slots is folded whole by its first block.
@@ -260,169 +352,138 @@ __global__ void __launch_bounds__(kThreads, 1) attend_groups(const __grid_consta
     const int begin = alone ? 0 : first_group(block, num_blocks, num_groups);
     const int end = alone ? (block == 0 ? num_groups : 0) : first_group(block + 1, num_blocks, num_groups);
     if (begin >= end) return;  // only in grids with one unit a block
-    const std::int64_t first_slot = num_blocks == 1 ? static_cast<std::int64_t>(blockIdx.x)
-                                                    : static_cast<std::int64_t>(unit) * whole_call.slots_per_unit;
-    const auto advance_tile = [&](Tile& tile) {
-      tile.first += kTileKeys;
-      if (tile.first < tile.size) return;
-      tile = {tile.group + 1, 0, tile.group + 1 < end ? keys.group_size(tile.group + 1) : 0};
-    };
-    Tile tile{begin, 0, keys.group_size(begin)};
-    Tile ahead = tile;  // the tile in `raw`; `place` is of the one after it
-    RawKey raw;
-    load_raw(raw, call, find_key(call, keys, ahead), begin == 0);
-    advance_tile(ahead);
-    KeyPlace place = ahead.group < end ? find_key(call, keys, ahead) : KeyPlace{};
-    __syncthreads();  // the unit before is done with shared memory
-    load_queries(call, row, first_head, shared.q);
-    store_raw(raw, shared.keys);
-    Tile beyond = ahead;
-    if (ahead.group < end) {
-      load_raw(raw, call, place, ahead.group == 0);
-      advance_tile(beyond);
-      if (beyond.group < end) place = find_key(call, keys, beyond);
-    }
-    RowState state{};
-    float o[128];
-    int buffer = 0;
-    fence_shared_stores();
-    while (tile.group < end) {
-      __syncthreads();
-      const bool opens = tile.first == 0, closes = tile.first + kTileKeys >= tile.size;
-      const bool has_next = ahead.group < end;
-      unsigned char* next = shared.keys + (buffer ^ 1) * kTileBytes;
-      if (group == 0) {
-        float s[32];
-        const std::uint64_t q = wgmma_operand(shared.q, 16, 1024, WgmmaLayout::kSwizzle128);  // tiles of keys follow it
-        wgmma_fence();
+    const std::int64_t first_slot = static_cast<std::int64_t>(unit) * whole_call.slots_per_unit;
+    RawHalf raw[2];
+    RecordPlace record[2];  // of the group after the one at hand
+    KeyPlace place[2];      // of the group after that
+    std::int32_t entry[2];  // and after that
+    {
+      RawHalf other[2];
 #pragma unroll
-        for (int k = 0; k < 32; ++k) {
-          const auto at = static_cast<std::uint32_t>(k / 4 * kBlockBytes + k % 4 * 32);
-          wgmma_m64k16(s, advance(q, at), advance(q, at + static_cast<std::uint32_t>((buffer + 1) * kTileBytes)),
-                       k > 0);
-        }
-        wgmma_commit();
-        if (has_next) store_raw(raw, next);
-        wgmma_wait<0>();
-        pin_registers(s);
-        soften(s, state, shared, tile.size - tile.first, opens);
-        if (closes) fold_rows(state, shared, call, first_head, tile.group == begin || begin > 0);
-      } else if (has_next) {
-        store_raw(raw, next);
+      for (int i = 0; i < 2; ++i) {
+        entry[i] = find_entry(keys, begin, i * kTileKeys);
+        place[i] = find_block(call, keys, entry[i], begin == 0);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        record[i] = find_record(call, place[i], begin == 0);
+        raw[i].load(record[i], 0);
+        other[i].load(record[i], 1);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) entry[i] = begin + 1 < end ? find_entry(keys, begin + 1, i * kTileKeys) : -1;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        place[i] = find_block(call, keys, entry[i], false);
+        entry[i] = begin + 2 < end ? find_entry(keys, begin + 2, i * kTileKeys) : -1;
+        raw[i].store(shared.keys + i * kTileBytes, 0);
+        other[i].store(shared.keys + i * kTileBytes, 1);
+      }
+    }
+    copy_async_wait<0>();
+    RowState state;
+    float total[64];
+#pragma unroll
+    for (float& value : total) value = 0.0f;
+    for (int index = begin; index < end; ++index) {
+      const int size = keys.group_size(index);
+      const bool two = size > kTileKeys, has_next = index + 1 < end;  // without, zeros follow
+      fence_shared_stores();
+      __syncthreads();
+      float s[32];
+      if (has_next) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) record[i] = find_record(call, place[i], false);
+      } else {
+        record[0] = record[1] = {};
+      }
+      multiply_keys(s, shared.q, shared.keys + group * kTileBytes, [&](int k) {
+        if (k % 4 == 1) raw[k / 16].load(record[k / 16], half ^ 1, k / 4 % 4);
+        if (k % 16 == 3) raw[k / 16].load_scales(record[k / 16], half ^ 1);
+      });
+      wgmma_wait<0>();
+      pin_registers(s);
+      if (group == 0 || two) find_peaks(s, shared.peaks + 64 * group, size - kTileKeys * group);
+      __syncthreads();
+      float m0[2], m[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        m0[r] = m[r] = shared.peaks[head + 8 * r] * kLogitScale;
+        if (two) m[r] = fmaxf(m0[r], shared.peaks[64 + head + 8 * r] * kLogitScale);
+      }
+      if (group == 0 || two) {
+        const float own_m[2] = {group == 0 ? m0[0] : m[0], group == 0 ? m0[1] : m[1]};
+        soften(s, own_m, shared.probs + group * 2 * kBlockBytes, shared.sums + 64 * group);
       }
       fence_shared_stores();
       __syncthreads();
-      if (!opens) {
-        const float shrink[2] = {shared.rescale[16 * warp + g], shared.rescale[16 * warp + g + 8]};
+      float shrink[2];
 #pragma unroll
-        for (int i = 0; i < 128; ++i) o[i] *= shrink[i / 2 % 2];
+      for (int r = 0; r < 2; ++r) {
+        float l = shared.sums[head + 8 * r];
+        shrink[r] = exp2_fast(m0[r] - m[r]);
+        if (two) l = add_tile_sum(l, shrink[r], shared.sums[64 + head + 8 * r]);
+        if (begin == 0) {
+          state.factors[r] = fold_maximum(state.m[r], m[r]);
+          state.l[r] = fold_value(state.l[r], l, state.factors[r]);
+        } else if (group == 0 && t == 0) {
+          whole_call.slot_ml[(first_slot + index) * 64 + head + 8 * r] = make_float2(m[r], l);
+        }
       }
-      multiply_values(o, wgmma_operand(shared.probs, 16, 1024, WgmmaLayout::kSwizzle128),
-                      wgmma_operand(shared.keys + buffer * kTileBytes + group * 4 * kBlockBytes, kBlockBytes, 1024,
-                                    WgmmaLayout::kSwizzle128),
-                      !opens);
-      ahead = beyond;
-      if (ahead.group < end) {
-        load_raw(raw, call, place, ahead.group == 0);
-        advance_tile(beyond);
-        if (beyond.group < end) place = find_key(call, keys, beyond);
+      const unsigned char* values = shared.keys + (4 * half + 2 * group) * kBlockBytes;
+      float o[64] = {};
+      // Channels that are the other block's make place for the next group's, whose other channels set off.
+      multiply_values(o, shared.probs, values, [&](int n) {
+        raw[n / 4].store(shared.keys + n / 4 * kTileBytes, half ^ 1, n % 4);
+        raw[n / 4].load(record[n / 4], half, n % 4);
+        if (n % 4 == 3) raw[n / 4].load_scales(record[n / 4], half);
+      });
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        place[i] = index + 2 < end ? find_block(call, keys, entry[i], false) : KeyPlace{};
+        entry[i] = index + 3 < end ? find_entry(keys, index + 3, i * kTileKeys) : -1;
       }
       wgmma_wait<0>();
       pin_registers(o);
-      if (closes) {
-        const bool finished = alone && tile.group + 1 == end;
-        float4* slot = whole_call.slots + (first_slot + (begin > 0 ? tile.group : 0)) * (kSlotValues / 4) + tid;
-        if (begin == 0 && tile.group > 0) {
-          const float a[2] = {shared.fold_a[16 * warp + g], shared.fold_a[16 * warp + g + 8]};
-          const float b[2] = {shared.fold_b[16 * warp + g], shared.fold_b[16 * warp + g + 8]};
+      __syncthreads();  // everyone is done with the first tile
+      if (two) {
 #pragma unroll
-          for (int n = 0; n < 32; ++n) {
-            if (n % 8 == 0) asm volatile("" ::: "memory");  // eight loads at a time: more would spill
-            const float4 v = slot[n * kThreads];
-            o[4 * n] = __fadd_rn(__fmul_rn(v.x, a[0]), __fmul_rn(o[4 * n], b[0]));
-            o[4 * n + 1] = __fadd_rn(__fmul_rn(v.y, a[0]), __fmul_rn(o[4 * n + 1], b[0]));
-            o[4 * n + 2] = __fadd_rn(__fmul_rn(v.z, a[1]), __fmul_rn(o[4 * n + 2], b[1]));
-            o[4 * n + 3] = __fadd_rn(__fmul_rn(v.w, a[1]), __fmul_rn(o[4 * n + 3], b[1]));
-          }
-        }
-        if (finished) {
-          write_out(o, shared, call, row, first_head);
-        } else {
+        for (int i = 0; i < 64; ++i) o[i] *= shrink[i / 2 % 2];
+        multiply_values(o, shared.probs + 2 * kBlockBytes, values + kTileBytes, [&](int n) {
+          if (n >= 4) raw[0].store(tile0, half, n - 4);
+        });
+        wgmma_wait<0>();
+        pin_registers(o);
+        __syncthreads();  // and with the second
+      } else {
+        raw[0].store(tile0, half);
+      }
+      raw[1].store(tile1, half);
+      if (begin == 0) {
 #pragma unroll
-          for (int n = 0; n < 32; ++n)
-            slot[n * kThreads] = make_float4(o[4 * n], o[4 * n + 1], o[4 * n + 2], o[4 * n + 3]);
-          if (!alone && group == 0 && t == 0) {
-            float2* ml = whole_call.slot_ml + (first_slot + (begin > 0 ? tile.group : 0)) * 64 + 16 * warp + g;
-            ml[0] = make_float2(state.total_m[0], state.total_l[0]);
-            ml[8] = make_float2(state.total_m[1], state.total_l[1]);
-          }
+        for (int i = 0; i < 64; ++i) total[i] = fold_value(total[i], o[i], state.factors[i / 2 % 2]);
+      } else {
+        store_slot(o, whole_call.slots + (first_slot + index) * (kSlotValues / 4) + tid);
+      }
+    }
+    if (!alone) {
+      float4* slots = whole_call.slots + first_slot * (kSlotValues / 4) + tid;
+      float2* ml = whole_call.slot_ml + first_slot * 64 + head;
+      if (begin == 0) {
+        store_slot(total, slots);
+        if (group == 0 && t == 0) {
+          ml[0] = make_float2(state.m[0], state.l[0]);
+          ml[8] = make_float2(state.m[1], state.l[1]);
         }
       }
-      advance_tile(tile);
-      buffer ^= 1;
+      const int folded = first_group(1, num_blocks, num_groups);  // groups that slot 0 holds
+      if (!arrives_last(call.arrivals + unit, num_blocks < num_groups ? num_blocks : num_groups)) return;
+      for (int i = begin == 0 ? folded : 0; i < num_groups; i = i == 0 ? folded : i + 1)
+        fold_slot(total, state, slots + i * (kSlotValues / 4), ml + i * 64);
     }
+    write_out(total, state, shared, call, row, first_head, half);
   }
 #endif
-}
-
-constexpr int kCombineParts = 8;  // blocks of a unit: four of the 32 pieces of every thread each
-
-// Folds what the blocks of a row left, in group order.
-__global__ void __launch_bounds__(kThreads) combine(const __grid_constant__ WgmmaCall whole_call) {
-  const AttentionCall& call = whole_call.base;
-  const int unit = static_cast<int>(blockIdx.x), row = unit / whole_call.head_blocks,
-            first_head = 64 * (unit % whole_call.head_blocks);
-  const int tid = static_cast<int>(threadIdx.x), group = tid >> 7, warp = tid >> 5 & 3, lane = tid & 31, g = lane >> 2,
-            t = lane & 3;
-  const int num_groups = row_keys(call, row).num_groups();
-  if (num_groups > whole_call.slots_per_unit) return;              // written by its first block
-  const int folded = first_group(1, call.num_splits, num_groups);  // groups that slot 0 holds
-  const std::int64_t first_slot = static_cast<std::int64_t>(unit) * whole_call.slots_per_unit;
-  constexpr int kPieces = 32 / kCombineParts;
-  float4 values[kMaxSplitGroups][kPieces];
-  float2 ml[kMaxSplitGroups][2];
-#pragma unroll
-  for (int i = 0; i < kMaxSplitGroups; ++i) {
-    if (i > 0 && (i < folded || i >= num_groups)) continue;
-    const float4* slot = whole_call.slots + (first_slot + i) * (kSlotValues / 4) + tid;
-#pragma unroll
-    for (int n = 0; n < kPieces; ++n) values[i][n] = slot[(static_cast<int>(blockIdx.y) * kPieces + n) * kThreads];
-    ml[i][0] = whole_call.slot_ml[(first_slot + i) * 64 + 16 * warp + g];
-    ml[i][1] = whole_call.slot_ml[(first_slot + i) * 64 + 16 * warp + g + 8];
-  }
-  float m[2] = {ml[0][0].x, ml[0][1].x}, l[2] = {ml[0][0].y, ml[0][1].y};
-#pragma unroll
-  for (int i = 1; i < kMaxSplitGroups; ++i) {
-    if (i < folded || i >= num_groups) continue;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float peak = fmaxf(m[half], ml[i][half].x), a = exp2f(m[half] - peak), b = exp2f(ml[i][half].x - peak);
-      m[half] = peak;
-      l[half] = __fadd_rn(__fmul_rn(l[half], a), __fmul_rn(ml[i][half].y, b));
-#pragma unroll
-      for (int n = 0; n < kPieces; ++n) {
-        float* total = &values[0][n].x + 2 * half;
-        const float* next = &values[i][n].x + 2 * half;
-        total[0] = __fadd_rn(__fmul_rn(total[0], a), __fmul_rn(next[0], b));
-        total[1] = __fadd_rn(__fmul_rn(total[1], a), __fmul_rn(next[1], b));
-      }
-    }
-  }
-  const float2* rope = call.rope + static_cast<std::int64_t>(row) * (kRopeDim / 2);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int head = first_head + 16 * warp + 8 * half + g;
-    if (head >= call.num_heads) continue;
-    const float inverse = inverse_denominator(m[half], l[half], call.sink[head]);
-    auto* out = reinterpret_cast<std::uint32_t*>(call.out +
-                                                 (static_cast<std::int64_t>(row) * call.num_heads + head) * kHeadDim);
-#pragma unroll
-    for (int n = 0; n < kPieces; ++n) {
-      const int channel = 256 * group + 8 * (static_cast<int>(blockIdx.y) * kPieces + n) + 2 * t;
-      const float* pair = &values[0][n].x + 2 * half;
-      out[channel / 2] = finish_pair(pair[0], pair[1], inverse, channel, rope);
-    }
-  }
 }
 
 }  // namespace
@@ -441,16 +502,19 @@ void sparse_attention_wgmma(ExecutionContext& context, const SparseAttentionPlan
   const AttentionGroupsTiling tiling =
       attention_groups_tiling(args.rows->num_tokens, d.num_heads, d.cache.ratio, d.topk, plan.num_multiprocessors);
   call.head_blocks = tiling.head_blocks;
-  call.num_units = static_cast<std::int32_t>(args.rows->num_tokens) * tiling.head_blocks;
+  call.num_units = 2 * static_cast<std::int32_t>(args.rows->num_tokens) * tiling.head_blocks;
   call.slots_per_unit = tiling.slots_per_unit;
   call.base.num_splits = tiling.blocks_per_unit;
+  if (tiling.blocks_per_unit > 1) {
+    FATHOM_CHECK(context.num_arrivals >= plan.num_arrivals && plan.num_arrivals >= call.num_units,
+                 "arrivals cover the units");
+    call.base.arrivals = context.arrivals;
+  }
   call.slots = reinterpret_cast<float4*>(context.scratch);
   call.slot_ml = reinterpret_cast<float2*>(context.scratch + tiling.num_slots * kSlotValues * 4);
   const cudaStream_t stream = stream_of(context);
   attend_groups<<<dim3(static_cast<unsigned>(tiling.grid_units), static_cast<unsigned>(tiling.blocks_per_unit)),
                   kThreads, kAttentionGroupsSharedBytes, stream>>>(call);
-  if (tiling.blocks_per_unit > 1)
-    combine<<<dim3(static_cast<unsigned>(call.num_units), kCombineParts), kThreads, 0, stream>>>(call);
 }
 
 }  // namespace fathom::cuda

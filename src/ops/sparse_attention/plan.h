@@ -73,20 +73,28 @@ constexpr std::int64_t attention_workspace_bytes(std::int64_t max_tokens, std::i
   return round_up(attention_split_tokens(max_tokens, num_heads) * groups * num_heads * (512 + 2) * 4, 256);
 }
 
-// wgmma: a unit is a row and 64 of its heads; a block holds queries, two tiles of keys, P in two terms, row factors.
-inline constexpr std::int64_t kAttentionGroupsSharedBytes = 3 * 64 * 512 * 2 + 2 * 64 * 64 * 2 + 4 * 64 * 4 + 1024;
+// wgmma: a unit is a row, 64 of its heads and half of the channels of their results; a block holds queries, two tiles
+// of keys, P of both in two terms, peaks and sums.
+inline constexpr std::int64_t kAttentionGroupsSharedBytes = 3 * 64 * 512 * 2 + 4 * 64 * 64 * 2 + 4 * 64 * 4 + 1024;
 
 struct AttentionGroupsTiling {
   int head_blocks = 1;
   int blocks_per_unit = 1;      // they deal the row's groups among themselves
   int slots_per_unit = 1;       // of a split unit; a row with more groups is not split
   std::int64_t grid_units = 1;  // one block a unit: blocks loop over units
-  std::int64_t num_slots = 1;   // results of 64 heads (64 x 512 fp32, m, l) in scratch
+  std::int64_t num_slots = 0;   // results of a group (64 x 256 fp32, m, l) in scratch
 };
 
 // Few heads would leave most rows of a warpgroup's tile empty.
 constexpr bool attention_uses_groups(std::int32_t num_heads, std::int32_t num_multiprocessors) {
   return num_heads > 32 && num_multiprocessors > 0;
+}
+
+// by_rows: from so many rows on `wgmma`, whose blocks have 64 heads, is faster than 16 heads a block.
+inline constexpr std::int64_t kAttentionGroupsRows = 9;
+constexpr bool attention_prefers_groups(std::int64_t num_tokens, std::int32_t num_heads,
+                                        std::int32_t num_multiprocessors) {
+  return num_tokens >= kAttentionGroupsRows && attention_uses_groups(num_heads, num_multiprocessors);
 }
 
 // One block a multiprocessor: rows are split only while there is room for all blocks at once.
@@ -95,7 +103,7 @@ constexpr AttentionGroupsTiling attention_groups_tiling(std::int64_t num_tokens,
                                                         std::int32_t num_multiprocessors) {
   AttentionGroupsTiling tiling;
   tiling.head_blocks = static_cast<int>(ceil_div(num_heads, 64));
-  const std::int64_t units = num_tokens * tiling.head_blocks;
+  const std::int64_t units = 2 * num_tokens * tiling.head_blocks;
   const int groups = std::min(attention_groups(ratio, topk), kMaxSplitGroups);
   const std::int64_t room = num_multiprocessors / std::max<std::int64_t>(units, 1);
   tiling.blocks_per_unit = static_cast<int>(std::clamp<std::int64_t>(room, 1, groups));
@@ -105,7 +113,6 @@ constexpr AttentionGroupsTiling attention_groups_tiling(std::int64_t num_tokens,
     tiling.num_slots = units * groups;
   } else {
     tiling.grid_units = std::min<std::int64_t>(units, num_multiprocessors);
-    tiling.num_slots = tiling.grid_units;
   }
   return tiling;
 }
@@ -118,7 +125,7 @@ constexpr std::int64_t attention_groups_workspace_bytes(std::int64_t max_tokens,
   std::int64_t slots = 0;
   for (std::int64_t tokens = 1; tokens <= std::min<std::int64_t>(max_tokens, num_multiprocessors); ++tokens)
     slots = std::max(slots, attention_groups_tiling(tokens, num_heads, ratio, topk, num_multiprocessors).num_slots);
-  return round_up(slots * 64 * (512 + 2) * 4, 256);
+  return round_up(slots * 64 * (256 + 2) * 4, 256);
 }
 
 }  // namespace fathom::cuda

@@ -84,7 +84,7 @@ __device__ __forceinline__ std::uint32_t finish_pair(float o0, float o1, float i
 }
 // 1 / (l + e^(sink - m)); an infinite denominator gives 0.
 __device__ __forceinline__ float inverse_denominator(float m, float l, float sink) {
-  return 1.0f / (l + exp2f(sink * kLog2e - m));
+  return __fdiv_rn(1.0f, __fadd_rn(l, exp2f(__fmaf_rn(sink, kLog2e, -m))));
 }
 
 }  // namespace fathom::cuda
