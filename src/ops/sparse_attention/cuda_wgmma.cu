@@ -36,12 +36,12 @@ struct WgmmaCall {
   std::int32_t head_blocks, num_units, slots_per_unit;
 };
 
+#if FATHOM_HAS_WGMMA
 // Blocks of a split row take runs of groups; the first takes the most.
 __device__ __forceinline__ int first_group(int block, int num_blocks, int num_groups) {
   return (block * num_groups + num_blocks - 1) / num_blocks;
 }
 
-#if FATHOM_HAS_WGMMA
 constexpr int kTileKeys = 64;
 constexpr int kBlockBytes = 64 * 128;        // 64 rows of 64 channels
 constexpr int kTileBytes = 8 * kBlockBytes;  // 64 rows of 512 channels
