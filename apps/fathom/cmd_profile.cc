@@ -56,7 +56,8 @@ Status check_folder(const std::string& out) {
   std::filesystem::create_directories(out, error);
   if (error) return refused("cannot make this folder: " + error.message());
   if (!std::filesystem::is_directory(out, error)) return refused("found a file, expected a folder or nothing");
-  if (::access(out.c_str(), W_OK | X_OK) != 0) return refused("cannot write there: " + std::string(std::strerror(errno)));
+  if (::access(out.c_str(), W_OK | X_OK) != 0)
+    return refused("cannot write there: " + std::string(std::strerror(errno)));
   return {};
 }
 
