@@ -1,5 +1,6 @@
 // POST /v1/completions.
 #include <memory>
+#include <utility>
 
 #include "server/answer.h"
 #include "server/generation_fields.h"
@@ -67,6 +68,7 @@ class CompletionRenderer : public AnswerRenderer {
         created_(unix_seconds()),
         num_choices_(static_cast<std::size_t>(plan_.request.num_choices)),
         choices_(plan_.prompts.size() * num_choices_),
+        echoes_(plan_.prompts.size()),
         usage_(plan_.prompts.size()) {
     for (std::size_t p = 0; p < plan_.prompts.size(); ++p) {
       usage_.set_prompt(p, static_cast<std::int64_t>(plan_.prompts[p].ids.size()));
@@ -76,36 +78,17 @@ class CompletionRenderer : public AnswerRenderer {
   std::string id() const override { return id_; }
 
   void on_delta(std::size_t prompt, const Delta& delta, std::string* sse) override {
-    const std::size_t index = prompt * num_choices_ + static_cast<std::size_t>(delta.choice);
-    Choice& choice = choices_[index];
-    usage_.add(prompt, index, delta);
-    if (!delta.prompt_logprobs.empty()) prompt_logprobs_ = delta.prompt_logprobs;
-    if (!choice.begun) begin(prompt, choice);
-    choice.text += delta.text;
-    if (plan_.logprobs >= 0) {
-      for (const OutputToken& token : delta.tokens) {
-        choice.logprobs.add(*tokenizer_, token.sampled.token, &token.sampled);
-      }
-    }
-    if (delta.finish) choice.finish = delta.finish;
-    if (sse == nullptr) return;
-    if (choice.text.empty() && choice.logprobs.tokens.empty() && !delta.finish && !plan_.stream.continuous_usage)
+    Echo& echo = echoes_[prompt];
+    if (plan_.echo && plan_.logprobs >= 0 && delta.choice > 0 && !echo.known) {
+      echo.waiting.push_back(delta);
       return;
-    *sse += "data: ";
-    JsonWriter json(*sse);
-    write_head(json);
-    json.key("choices").begin_array();
-    write_choice(json, index);
-    json.end_array();
-    if (plan_.stream.continuous_usage) {
-      json.key("usage");
-      write_usage(json, usage_);
-    } else if (plan_.stream.include_usage) {
-      json.key("usage").null();
     }
-    json.end_object();
-    *sse += "\n\n";
-    choice.text.clear();
+    if (delta.choice == 0 && !echo.known) {
+      echo.known = true;
+      echo.logprobs = delta.prompt_logprobs;
+    }
+    give(prompt, delta, sse);
+    for (const Delta& held : std::exchange(echo.waiting, {})) give(prompt, held, sse);
   }
 
   void on_end(std::string* sse) override {
@@ -141,17 +124,58 @@ class CompletionRenderer : public AnswerRenderer {
     LogprobLists logprobs;
     std::optional<Finish> finish;
   };
+  // What a prompt's choices repeat of it. Its log probabilities come with the first choice; the others wait for them.
+  struct Echo {
+    bool known = false;
+    std::vector<SampledToken> logprobs;  // of its tokens but the first, until all have repeated them
+    std::size_t num_begun = 0;
+    std::vector<Delta> waiting;
+  };
+
+  void give(std::size_t prompt, const Delta& delta, std::string* sse) {
+    const std::size_t index = prompt * num_choices_ + static_cast<std::size_t>(delta.choice);
+    Choice& choice = choices_[index];
+    usage_.add(prompt, index, delta);
+    if (!choice.begun) begin(prompt, choice);
+    choice.text += delta.text;
+    if (plan_.logprobs >= 0) {
+      for (const OutputToken& token : delta.tokens) {
+        choice.logprobs.add(*tokenizer_, token.sampled.token, &token.sampled);
+      }
+    }
+    if (delta.finish) choice.finish = delta.finish;
+    if (sse == nullptr) return;
+    if (choice.text.empty() && choice.logprobs.tokens.empty() && !delta.finish && !plan_.stream.continuous_usage)
+      return;
+    *sse += "data: ";
+    JsonWriter json(*sse);
+    write_head(json);
+    json.key("choices").begin_array();
+    write_choice(json, index);
+    json.end_array();
+    if (plan_.stream.continuous_usage) {
+      json.key("usage");
+      write_usage(json, usage_);
+    } else if (plan_.stream.include_usage) {
+      json.key("usage").null();
+    }
+    json.end_object();
+    *sse += "\n\n";
+    choice.text.clear();
+  }
 
   void begin(std::size_t prompt, Choice& choice) {
     choice.begun = true;
     if (!plan_.echo) return;
+    Echo& echo = echoes_[prompt];
     const RawPrompt& raw = plan_.prompts[prompt];
     choice.text = raw.text;
     if (plan_.logprobs < 0) return;
     for (std::size_t i = 0; i < raw.ids.size(); ++i) {
-      const bool known = i > 0 && i - 1 < prompt_logprobs_.size();
-      choice.logprobs.add(*tokenizer_, raw.ids[i], known ? &prompt_logprobs_[i - 1] : nullptr);
+      const bool known = i > 0 && i - 1 < echo.logprobs.size();
+      choice.logprobs.add(*tokenizer_, raw.ids[i], known ? &echo.logprobs[i - 1] : nullptr);
     }
+    if (++echo.num_begun == num_choices_) echo.logprobs = {};
   }
 
   void write_head(JsonWriter& json) const {
@@ -190,8 +214,8 @@ class CompletionRenderer : public AnswerRenderer {
   std::string model_;
   std::int64_t created_;
   std::size_t num_choices_;
-  std::vector<Choice> choices_;                // by prompt, then choice
-  std::vector<SampledToken> prompt_logprobs_;  // of the prompt whose first delta came last
+  std::vector<Choice> choices_;  // by prompt, then choice
+  std::vector<Echo> echoes_;     // by prompt
   UsageSum usage_;
 };
 

@@ -38,6 +38,29 @@ class DraftsTest(unittest.TestCase):
         self.drafting.wait_idle()
         self.assertGreater(self.drafting.metric("fathom_accepted_tokens_total"), 0, "drafts were made")
 
+    def test_every_choice_repeats_its_own_prompt(self):
+        """Several prompts and several choices at once, some found in the prefix cache: the prompt's log probabilities are
+        those that it has alone."""
+        prompts = ["The capital of France is", [5, 6, 7], "A much longer prompt, " * 60, [9, 8, 7, 6, 5, 4]]
+        body = {"max_tokens": 2, "temperature": 0, "echo": True, "logprobs": 2}
+        for server in (self.plain, self.drafting):
+            server.post(COMPLETIONS, {"prompt": prompts[2], "max_tokens": 1})
+            alone = [server.post(COMPLETIONS, {**body, "prompt": prompt}).json["choices"][0]["logprobs"] for prompt in prompts]
+            for lists in alone:
+                self.assertEqual([value is None for value in lists["token_logprobs"]], [True] + [False] * (len(lists["tokens"]) - 1))
+            as_list = [prompt if isinstance(prompt, list) else server.post("/tokenize", {"prompt": prompt}).json["tokens"] for prompt in prompts]
+            together = {**body, "prompt": as_list, "n": 3}
+            whole = server.post(COMPLETIONS, together).json["choices"]
+            self.assertEqual([choice["index"] for choice in whole], list(range(12)))
+            streamed = [{"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []} for _ in range(12)]
+            for chunk in server.post(COMPLETIONS, {**together, "stream": True}).chunks:
+                for choice in chunk["choices"]:
+                    for key, values in (choice["logprobs"] or {}).items():
+                        streamed[choice["index"]][key] += values
+            for index in range(12):
+                self.assertEqual(whole[index]["logprobs"], alone[index // 3], index)
+                self.assertEqual(streamed[index], alone[index // 3], index)
+
     def test_29_nothing_after_a_stop_with_drafts(self):
         whole = self.plain.post(COMPLETIONS, {"prompt": "17*23?", "max_tokens": 24, "temperature": 0, "ignore_eos": True}).json
         text = whole["choices"][0]["text"]
