@@ -115,7 +115,7 @@ def main():
             for note in report["notes"]:
                 print("note:", note)
             print("operations, us a step:", ", ".join(f"{name} {us:.1f}" for name, us in operations.most_common(12)))
-            if nobody > 0.02 or len(operations) < 10:
+            if nobody > 0.005 or len(operations) < 10:
                 failures.append("calls without an operation")
             if options.device == "cuda" and report["run"]["collector"] != "cupti":
                 failures.append("no records of the card")
