@@ -20,7 +20,10 @@ void add_bench_draft(CLI::App& bench, int& exit_code) {
   add_value(*command, "--most", options->most, with_default("Deepest", options->most), whole_number(1, 8));
   add_value(*command, "--repeats", options->repeats, with_default("Of each depth, by turns", options->repeats),
             positive32());
+  add_value(*command, "--warm-ups", options->warm_ups,
+            with_default("Runs of each depth before, at most", options->warm_ups), positive32());
   add_value(*command, "--seconds", options->seconds, with_default("Of one run, about", options->seconds), seconds());
+  command->add_flag("--parts", options->parts, "Also print what the steps' parts took");
   command->add_flag("!--no-graphs", options->graphs, "On a GPU, launch every step instead of replaying captured ones");
   command->add_flag("--json", options->json, "Also print the figures as JSON");
   command->callback([options, &exit_code] { exit_code = run_bench_draft(*options); });

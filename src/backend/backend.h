@@ -84,6 +84,8 @@ class Backend {
   virtual std::shared_ptr<const CapturedStep> last_captured() const { return nullptr; }
   // From now on every replay is added to `log`; null: none is. It must outlive the steps to come.
   virtual void log_replays(std::vector<std::shared_ptr<const CapturedStep>>* /*log*/) {}
+  // Calls of launch_captured so far that replayed nothing: a key's first one, and its capture.
+  virtual std::int64_t num_first_uses() const { return 0; }
   // Microseconds of each of step.segments when it was last replayed; call finish() before. Failure: captured
   // without segments, or dropped since.
   virtual Result<std::vector<double>> segment_times_us(const CapturedStep& step) {

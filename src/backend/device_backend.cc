@@ -195,6 +195,7 @@ Status DeviceBackend::launch_captured(const CaptureKey& key, ExecutionContext& c
   }
   const auto found = graphs_.find(graph_key);
   if (found != graphs_.end()) return replay(found->second);
+  ++num_first_uses_;
   // The first time runs uncaptured: it loads kernels and raises their limits, which capture does not allow. The same
   // launches without segments have done that too.
   GraphKey plain = graph_key;

@@ -47,6 +47,7 @@ class DeviceBackend final : public Backend {
   std::vector<std::shared_ptr<const CapturedStep>> captured_steps() const override;
   std::shared_ptr<const CapturedStep> last_captured() const override { return last_captured_; }
   void log_replays(std::vector<std::shared_ptr<const CapturedStep>>* log) override { replays_ = log; }
+  std::int64_t num_first_uses() const override { return num_first_uses_; }
   Result<std::vector<double>> segment_times_us(const CapturedStep& step) override;
   void drop_captured() override;
 
@@ -88,6 +89,7 @@ class DeviceBackend final : public Backend {
   std::shared_ptr<const CapturedStep> last_captured_;
   std::vector<std::shared_ptr<const CapturedStep>>* replays_ = nullptr;
   std::int64_t num_captured_ = 0;
+  std::int64_t num_first_uses_ = 0;
 };
 
 }  // namespace fathom

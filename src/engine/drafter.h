@@ -56,6 +56,8 @@ class Drafter {
   virtual std::int32_t max_proposals() const = 0;
   // Bytes that drafting holds besides the cache's blocks: of a sequence, of a resume point.
   virtual std::int64_t state_bytes() const = 0;
+  // Whether steps may go by without run(): it sees the hole in its caches, and starts afresh behind it.
+  virtual bool may_rest() const = 0;
 
   // A new sequence owns the slot; nothing of it is drafted yet.
   virtual void create(StateSlot slot) = 0;

@@ -52,6 +52,7 @@ class DsparkDrafter final : public Drafter {
 
   std::int32_t max_proposals() const override { return std::min(block_size_, kMaxDraft); }
   std::int64_t state_bytes() const override { return 0; }
+  bool may_rest() const override { return false; }
 
   void create(StateSlot) override {}
   Status save(const ResumeCopy&) override { return {}; }

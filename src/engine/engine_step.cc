@@ -57,25 +57,39 @@ void EngineThread::fill_masks(Choice& choice, const SequenceState& state, std::i
 }
 
 // Drafts that this step is to propose for each sequence that it draws a token for.
-std::int32_t EngineThread::plan_depth(const StepPlan& plan) {
+std::int32_t EngineThread::plan_depth(StepPlan& plan) {
+  plan.feeds_drafter = options_.num_drafts > 0;
   if (!options_.adaptive_drafts || options_.num_drafts == 0) return options_.num_drafts;
   acceptances_.clear();
   for (const SequenceStep& step : plan.sequences) {
     if (step.num_logits > 0) acceptances_.push_back(&choices_.at(step.id)->acceptance);
   }
-  return depth_policy_.choose(acceptances_, options_.num_drafts);
+  const std::int32_t depth = depth_policy_.choose(acceptances_, options_.num_drafts);
+  plan.feeds_drafter = depth_policy_.may_draft();
+  return depth;
 }
 
-// Steps with rows of prompts tell nothing about one depth.
-void EngineThread::account_step_time(const StepPlan& plan, std::int64_t step_us, double draft_us) {
-  std::int32_t num_drafts = 0;
+// What a step takes is seen when the next one begins: giving its answers and planning take their time too.
+void EngineThread::begin_step_time(const StepPlan& plan, const StepResult& result, std::int64_t begin_us) {
+  if (!options_.adaptive_drafts) return;
+  DraftedStep& last = last_step_.emplace();
+  last_step_begin_us_ = begin_us;
+  last.batch = static_cast<std::int32_t>(plan.sequences.size());
   for (const SequenceStep& step : plan.sequences) {
-    if (step.num_tokens != 1 + step.num_drafts || step.num_logits == 0) return;
-    num_drafts += step.num_drafts;
+    last.decodes_only = last.decodes_only && step.num_tokens == 1 + step.num_drafts && step.num_logits > 0;
+    last.num_drafts += step.num_drafts;
   }
-  const double propose_us = std::min(draft_us, static_cast<double>(step_us));
-  depth_policy_.add_step(static_cast<std::int32_t>(plan.sequences.size()), num_drafts, counts_.draft_depth,
-                         static_cast<double>(step_us) - propose_us, propose_us);
+  last.num_proposals = counts_.draft_depth;
+  last.propose_us = result.draft_us;
+  last.is_first_use = result.is_first_use;
+}
+
+void EngineThread::end_step_time(std::int64_t next_begin_us) {
+  if (!last_step_) return;
+  last_step_->us = static_cast<double>(next_begin_us - last_step_begin_us_);
+  last_step_->propose_us = std::min(last_step_->propose_us, last_step_->us);
+  depth_policy_.add_step(*last_step_);
+  last_step_.reset();
 }
 
 void EngineThread::account_drafts(Choice& choice, const SequenceStep& step, const SequenceResult& got) {
@@ -88,7 +102,6 @@ void EngineThread::account_drafts(Choice& choice, const SequenceStep& step, cons
   choice.usage.drafted_tokens += step.num_drafts;
   choice.usage.accepted_tokens += got.accepted;
   choice.acceptance.add(step.num_drafts, got.accepted);
-  depth_policy_.add_drafts(step.num_drafts, got.accepted);
   if (acceptance_alarm_.add(step.num_drafts, got.accepted)) {
     ++counts_.draft_alarms;
     log_warning("drafts are accepted far less often than before: " + std::to_string(acceptance_alarm_.recent()) +
@@ -143,6 +156,7 @@ void EngineThread::note_admissions() {
 bool EngineThread::run_step() {
   begin_trace();
   const std::int64_t begin = now_us();
+  end_step_time(begin);
   StepPlan& plan = scheduler_.plan();
   if (plan.sequences.empty()) return false;
   note_admissions();
@@ -180,6 +194,7 @@ bool EngineThread::run_step() {
   trace_.forward_us = result->forward_us;
   trace_.sample_us = result->sample_us;
   trace_.draft_us = result->draft_us;
+  begin_step_time(plan, *result, begin);
   commit_step(plan, *result, planned);
   const std::int64_t given = now_us();
   trace_.commit_us = static_cast<double>(given - waited) - trace_.detokenise_us;
@@ -263,14 +278,10 @@ void EngineThread::commit_step(const StepPlan& plan, const StepResult& result, s
   counts_.last_step_rows = static_cast<std::int32_t>(plan.tokens.size());
   counts_.busy_us += static_cast<double>(step_us);
   account_stalls(plan, step_us);
-  account_step_time(plan, step_us, result.draft_us);
+  counts_.first_use_steps += result.is_first_use ? 1 : 0;
 
-  struct Output {
-    Choice* choice;
-    std::span<const SampledToken> tokens;
-  };
-  std::vector<Output> outputs;
-  std::vector<TokenId> ids;
+  outputs_.clear();
+  std::vector<TokenId>& ids = ids_;
   std::size_t next = 0;
   for (const SequenceStep& step : plan.sequences) {
     Choice& choice = *choices_.at(step.id);
@@ -286,7 +297,7 @@ void EngineThread::commit_step(const StepPlan& plan, const StepResult& result, s
         const auto num = static_cast<std::size_t>(got.accepted) + 1;
         const std::span<const SampledToken> tokens = std::span(got.tokens).subspan(first, num);
         for (const SampledToken& token : tokens) ids.push_back(std::max(token.token, 0));
-        outputs.push_back({&choice, tokens});
+        outputs_.push_back({&choice, tokens, step.num_drafts});
       }
       trace_.num_committed += static_cast<std::int32_t>(ids.size());
       account_drafts(choice, step, got);
@@ -298,8 +309,19 @@ void EngineThread::commit_step(const StepPlan& plan, const StepResult& result, s
   }
   const std::int64_t committed = now_us();
   collect_events(committed);
-  for (const Output& output : outputs) give_output(*output.choice, output.tokens);
+  give_outputs();
   trace_.detokenise_us = static_cast<double>(now_us() - committed);
+}
+
+void EngineThread::give_outputs() {
+  for (const Output& output : outputs_) {
+    const std::int64_t before = counts_.generation_tokens;
+    give_output(*output.choice, output.tokens);  // may end the choice
+    const auto num_used = static_cast<std::int32_t>(counts_.generation_tokens - before);
+    if (last_step_) last_step_->num_tokens += num_used;
+    if (output.num_drafts == 0 || num_used == 0) continue;
+    depth_policy_.add_drafts(output.num_drafts, num_used - 1);
+  }
 }
 
 void EngineThread::give_output(Choice& choice, std::span<const SampledToken> tokens) {

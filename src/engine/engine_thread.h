@@ -95,15 +95,17 @@ class EngineThread {
   void end_trace();
   void note_admissions();
   void fill_samples(StepPlan& plan);
-  std::int32_t plan_depth(const StepPlan& plan);
+  std::int32_t plan_depth(StepPlan& plan);
   void account_drafts(Choice& choice, const SequenceStep& step, const SequenceResult& got);
-  void account_step_time(const StepPlan& plan, std::int64_t step_us, double draft_us);
+  void begin_step_time(const StepPlan& plan, const StepResult& result, std::int64_t begin_us);
+  void end_step_time(std::int64_t next_begin_us);
   void fill_masks(Choice& choice, const SequenceState& state, std::int32_t num_rows, std::int32_t num_drafts);
   void fail(const Status& error);
   void commit_step(const StepPlan& plan, const StepResult& result, std::int64_t begin_us);
   void account_stalls(const StepPlan& plan, std::int64_t step_us);
   void keep_prompt_logprobs(Choice& choice, const SequenceStep& step, const SequenceResult& result);
   void give_output(Choice& choice, std::span<const SampledToken> tokens);
+  void give_outputs();
   void finish_choice(Choice& choice, Delta delta, FinishReason reason, const OutputProcessor::Stop* stop,
                      const Status& error);
   void start_check(const Choice& choice);
@@ -136,11 +138,19 @@ class EngineThread {
   std::int64_t num_ended_ = 0;       // requests, in this turn
   std::vector<EngineEvent> events_;  // of this turn
   EngineStats counts_;
-  std::vector<std::pair<Choice*, const SequenceResult*>> outputs_;
+  struct Output {
+    Choice* choice;
+    std::span<const SampledToken> tokens;
+    std::int32_t num_drafts;
+  };
+  std::vector<Output> outputs_;  // of the step
+  std::vector<TokenId> ids_;     // of one of its sequences
   TracedStep trace_;
   bool tracing_ = false;                // this step goes into the capture
   std::int64_t last_step_end_us_ = -1;  // -1: the engine has slept since
   DepthPolicy depth_policy_;
+  std::optional<DraftedStep> last_step_;  // until the next one begins: only then its time is known
+  std::int64_t last_step_begin_us_ = 0;
   AcceptanceAlarm acceptance_alarm_;
   std::vector<const Acceptance*> acceptances_;  // of the step's decoding requests
   Status fault_;                                // of the device; final

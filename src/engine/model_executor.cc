@@ -299,7 +299,9 @@ Status ModelExecutor::draft(const StepPlan& plan, StepResult& result) {
     if (sequence.step->num_logits == 0) continue;
     sequence.spec = &plan.samples[next];
     sequence.result = &result.sequences[next++];
+    sequence.result->proposals.clear();
   }
+  if (!plan.feeds_drafter && drafter_->may_rest()) return {};
   return drafter_->run(context_, input_, pools_, drafted_);
 }
 
@@ -351,6 +353,7 @@ Status ModelExecutor::launch(const StepPlan& plan) {
   spare_ = {};
   result.step = plan.step;
   result.prepare_us = result.forward_us = result.sample_us = result.draft_us = 0;
+  const std::int64_t first_uses = model_.backend().num_first_uses();
   if (plan.sequences.empty()) {
     result.sequences.clear();
     previous_tokens_.clear();
@@ -359,6 +362,7 @@ Status ModelExecutor::launch(const StepPlan& plan) {
   }
   const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
   result.device_us = time.count();
+  result.is_first_use = model_.backend().num_first_uses() != first_uses;
   results_[num_results_++] = std::move(result);
   return {};
 }

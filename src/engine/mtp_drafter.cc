@@ -62,6 +62,7 @@ class MtpDrafter final : public Drafter {
 
   std::int32_t max_proposals() const override { return kMaxDraft; }
   std::int64_t state_bytes() const override { return 2 * row_bytes_; }
+  bool may_rest() const override { return true; }
 
   void create(StateSlot slot) override { slots_[at(slot.value)] = {}; }
 
@@ -93,6 +94,8 @@ class MtpDrafter final : public Drafter {
       if (sequence.result != nullptr) sequence.result->proposals.clear();
     }
     plan_first_pass(sequences);
+    // Decodes without drafts: there is a hole from here on, behind which the streams of this step are of no use.
+    if (passes_.empty() && std::none_of(sequences.begin(), sequences.end(), is_of_prompt)) return {};
     if (drafts_) {
       seats_.clear();
       for (const Pass& pass : passes_) {
@@ -147,6 +150,10 @@ class MtpDrafter final : public Drafter {
     return static_cast<std::int32_t>(std::clamp<std::int64_t>(room, 0, sequence.step->num_proposals));
   }
 
+  static bool is_of_prompt(const DraftedSequence& sequence) {
+    return sequence.step->num_logits == 0 || sequence.step->step_class == StepClass::kChunk;
+  }
+
   void plan_first_pass(std::span<const DraftedSequence> sequences) {
     passes_.clear();
     std::int64_t rows_left = model_.options().max_tokens;
@@ -164,8 +171,7 @@ class MtpDrafter final : public Drafter {
       pass.num_wanted = num_wanted(sequence);
       // Steps that draft and steps of prompts keep the rows complete; others leave a hole, behind which the block
       // starts afresh.
-      const bool prompt = step.num_logits == 0 || step.step_class == StepClass::kChunk;
-      if (!prompt && pass.num_wanted == 0) continue;
+      if (!is_of_prompt(sequence) && pass.num_wanted == 0) continue;
       // A sequence rolled back further than its step said has lost its last rows.
       if (slot.length != step.start) slot.end = std::min(slot.end, step.start);
       pass.first = slot.end;

@@ -185,8 +185,15 @@ Result<std::span<const SampledToken>> Session::decode_drafted(TokenId token, con
   FATHOM_RETURN_IF_ERROR(run_rows(drafted_rows_, 1 + num_drafts, spec, num_drafts));
   const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
   const SequenceResult& got = result_.sequences[0];
-  depth_policy_.add_step(1, num_drafts, plan_.sequences[0].num_proposals, time.count() - result_.draft_us,
-                         result_.draft_us);
+  DraftedStep step;
+  step.batch = 1;
+  step.num_drafts = num_drafts;
+  step.num_proposals = plan_.sequences[0].num_proposals;
+  step.num_tokens = got.accepted + 1;
+  step.us = time.count();
+  step.propose_us = result_.draft_us;
+  step.is_first_use = result_.is_first_use;
+  depth_policy_.add_step(step);
   depth_policy_.add_drafts(num_drafts, got.accepted);
   acceptance_.fade();
   acceptance_.add(num_drafts, got.accepted);

@@ -1,7 +1,9 @@
 #include "engine/speculation.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace fathom {
@@ -19,6 +21,11 @@ constexpr std::int32_t kFresh = 4;          // measurements after the first four
 constexpr std::int64_t kAway = 16;          // measurements of the whole table
 constexpr double kJitterUs = 20;            // a time of a few microseconds tells nothing of others
 constexpr double kGuessedSlope = 0.5;       // of a draft's rows, against the undrafted step
+
+constexpr double kClearlyWins = 1.05;    // by so much at least where drafting has lost as much as it may
+constexpr double kUndraftedTrial = 0.5;  // of its time: a step without drafts may be tried at this price
+constexpr double kMostSteps = 10;        // that may be saved up for trying out, in their time
+constexpr double kGainedSteps = 40;      // of what drafting gained, that may be lost again before it counts as a loss
 
 constexpr double kPriorTrials = 2, kRequestPriorTrials = 8;
 constexpr double kFade = 1.0 - 1.0 / 1024;
@@ -40,7 +47,9 @@ void DepthTimes::add(std::int32_t batch, std::int32_t depth, double us) {
   own.seen = ++num_added_;
   Run& run = runs_[static_cast<std::size_t>(batch)];
   run = {depth, run.depth == depth ? std::min(run.length + 1, kFresh + 1) : 1};
-  if (++own.count <= 4) {
+  ++own.count;
+  measured_[static_cast<std::size_t>(depth)].set(batch, own.count >= 2);
+  if (own.count <= 4) {
     own.us = own.count == 1 ? us : std::min(own.us, us);
     own.fresh = kFresh;
     return;
@@ -60,10 +69,23 @@ void DepthTimes::add(std::int32_t batch, std::int32_t depth, double us) {
   }
 }
 
+std::int32_t DepthTimes::BatchSet::below(std::int32_t batch) const {
+  std::int32_t word = batch / 64;
+  std::uint64_t bits = words_[static_cast<std::size_t>(word)] & ((std::uint64_t{1} << (batch % 64)) - 1);
+  while (bits == 0 && word > 0) bits = words_[static_cast<std::size_t>(--word)];
+  return bits == 0 ? 0 : word * 64 + 63 - std::countl_zero(bits);
+}
+
+std::int32_t DepthTimes::BatchSet::above(std::int32_t batch) const {
+  std::int32_t word = batch / 64;
+  std::uint64_t bits = words_[static_cast<std::size_t>(word)] & (~std::uint64_t{1} << (batch % 64));
+  while (bits == 0 && word < kMaxBatch / 64) bits = words_[static_cast<std::size_t>(++word)];
+  return bits == 0 ? kMaxBatch + 1 : word * 64 + std::countr_zero(bits);
+}
+
 std::optional<DepthTimes::Estimate> DepthTimes::of_near_batches(std::int32_t batch, std::int32_t depth) const {
-  std::int32_t below = batch - 1, above = batch + 1;
-  while (below > 0 && cell(below, depth).count < 2) --below;
-  while (above <= kMaxBatch && cell(above, depth).count < 2) ++above;
+  const BatchSet& batches = measured_[static_cast<std::size_t>(depth)];
+  const std::int32_t below = batches.below(batch), above = batches.above(batch);
   const auto from = [&](std::int32_t near, double us) {
     const double distance = std::abs(std::log2(static_cast<double>(near) / batch));
     return Estimate{us, us * (1.0 - kFarBatch * std::min(1.0, distance))};
@@ -89,7 +111,9 @@ std::optional<DepthTimes::Estimate> DepthTimes::of_near_batches(std::int32_t bat
 
 std::optional<DepthTimes::Estimate> DepthTimes::of_depth(std::int32_t batch, std::int32_t depth) const {
   const Cell& own = cell(batch, depth);
-  if (own.count >= 2) return Estimate{own.us, own.us * (own.count < kFewTimes || is_stale(own) ? kDoubtful : 1.0)};
+  if (own.count >= 2) {
+    return Estimate{own.us, own.us * (own.count < kFewTimes || is_stale(own) ? kDoubtful : 1.0), false, true};
+  }
   const auto near = of_near_batches(batch, depth);
   if (near || own.count == 0 || depth == 0) return near;
   return Estimate{own.us, own.us * kSeenOnce};
@@ -165,10 +189,10 @@ Acceptance::Rates Acceptance::rates() const {
   return rates;
 }
 
-Acceptance::Rates Acceptance::rates(const Rates& of_all) const {
+Acceptance::Rates Acceptance::rates(const Rates& of_all, std::int32_t num_places) const {
   Rates rates;
   double before = 1;
-  for (std::size_t i = 0; i < rates.size(); ++i) {
+  for (std::size_t i = 0; std::cmp_less(i, num_places); ++i) {
     // Those who get far are the good ones: of one whose first drafts are wrong they say nothing.
     rates[i] = rate_of(places_[i], std::min(of_all[i].mean, before), kRequestPriorTrials);
     before = rates[i].mean;
@@ -176,19 +200,19 @@ Acceptance::Rates Acceptance::rates(const Rates& of_all) const {
   return rates;
 }
 
-void ExpectedTokens::add(const Acceptance::Rates& request) {
+void ExpectedTokens::add(const Acceptance::Rates& request, std::int32_t most) {
   double sum = 0, hoped_sum = 0, right = 1, hoped_right = 1;
-  for (std::size_t depth = 0; depth < mean.size(); ++depth) {
+  for (std::size_t depth = 0; std::cmp_less_equal(depth, most); ++depth) {
     mean[depth] += sum += right;
     hoped[depth] += hoped_sum += hoped_right;
-    if (depth == request.size()) break;
+    if (std::cmp_equal(depth, most)) break;
     right *= request[depth].mean;
     hoped_right *= request[depth].hoped;
   }
 }
 
 DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const ExpectedTokens& tokens,
-                         std::int32_t max_depth, double budget_us) {
+                         std::int32_t max_depth, double budget_us, double margin) {
   using Estimate = DepthTimes::Estimate;
   std::array<std::optional<Estimate>, kMaxDraft + 1> steps;
   DepthChoice best;
@@ -204,11 +228,14 @@ DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const Expec
       step->least_us += propose->least_us;
     }
     if (step->guessed) continue;
-    const double speed = tokens.mean[static_cast<std::size_t>(depth)] / step->us * (depth == 0 ? 1.01 : 1.0);
+    const double speed = tokens.mean[static_cast<std::size_t>(depth)] / step->us * (depth == 0 ? margin : 1.0);
     if (speed <= best_speed) continue;
     best.depth = depth;
     best_speed = speed;
   }
+  best.off_us = steps[0]->measured ? steps[0]->us : steps[0]->least_us;
+  best.off_measured = steps[0]->measured;
+  best.may_draft = best.depth > 0;
   DepthChoice tried = best;
   double tried_speed = best_speed;
   for (std::int32_t depth = 0; depth <= max_depth; ++depth) {
@@ -216,31 +243,59 @@ DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const Expec
     if (depth == best.depth || !step) continue;
     const double loss_us = step->us - tokens.mean[static_cast<std::size_t>(depth)] / best_speed;
     const double speed = tokens.hoped[static_cast<std::size_t>(depth)] / step->least_us;
-    if (speed <= tried_speed || loss_us > budget_us) continue;
-    tried = {depth, std::max(0.0, loss_us)};
+    best.may_draft = best.may_draft || speed > best_speed;
+    const double most_us = depth == 0 ? std::max(budget_us, kUndraftedTrial * step->us) : budget_us;
+    if (speed <= tried_speed || loss_us > most_us) continue;
+    tried.depth = depth;
+    tried.loss_us = std::max(0.0, loss_us);
     tried_speed = speed;
   }
+  tried.may_draft = best.may_draft;
   return tried;
 }
 
 std::int32_t DepthPolicy::choose(std::span<const Acceptance* const> requests, std::int32_t max_depth) {
   ExpectedTokens tokens;
   const Acceptance::Rates of_all = all_.rates();
-  for (const Acceptance* request : requests) tokens.add(request->rates(of_all));
-  const DepthChoice choice =
-      choose_depth(times_, static_cast<std::int32_t>(requests.size()), tokens, max_depth, budget_us_);
-  budget_us_ -= choice.loss_us;
-  return choice.depth;
+  for (const Acceptance* request : requests) tokens.add(request->rates(of_all, max_depth), max_depth);
+  // Drafting that has lost as much as it may goes on where it wins clearly, by times measured; nothing is tried out.
+  const bool has_lost = loss_us_ > 0;
+  now_ = choose_depth(times_, static_cast<std::int32_t>(requests.size()), tokens, max_depth,
+                      has_lost ? -std::numeric_limits<double>::infinity() : trial_budget_us_,
+                      has_lost ? kClearlyWins : kDraftingWins);
+  // Twice as much: whatever the rates promise.
+  if (has_lost && (!now_.off_measured || loss_us_ > kStartLossSteps * now_.off_us)) now_.depth = 0;
+  trial_budget_us_ -= now_.loss_us;
+  return now_.depth;
 }
 
-void DepthPolicy::add_step(std::int32_t batch, std::int32_t num_drafts, std::int32_t num_proposals, double verify_us,
-                           double propose_us) {
-  times_.add(batch, num_drafts, num_proposals, verify_us, propose_us);
+// What drafting lost in this step, by what it took and brought.
+void DepthPolicy::account_loss(const DraftedStep& step) {
+  if (step.num_proposals > 0) loss_us_ += step.propose_us;
+  if (step.num_drafts == 0 || now_.off_us <= 0) return;
+  const auto depth = static_cast<std::int32_t>(std::lround(static_cast<double>(step.num_drafts) / step.batch));
+  double verify_us = step.us - step.propose_us;
+  // Single times are noisy.
+  const auto usual = times_.verify.estimate(step.batch, depth);
+  if (usual && !usual->guessed) verify_us = std::min(verify_us, usual->us);
+  loss_us_ += verify_us - now_.off_us * step.num_tokens / step.batch;
+}
+
+void DepthPolicy::add_step(const DraftedStep& step) {
+  if (step.decodes_only && !step.is_first_use) {
+    times_.add(step.batch, step.num_drafts, step.num_proposals, step.us - step.propose_us, step.propose_us);
+  }
+  // A shape's first uses cost what they cost, twice a shape; and what rows of prompts take is not drafting's.
+  if (step.decodes_only && !step.is_first_use) account_loss(step);
   all_.fade();
-  const double step_us = verify_us + propose_us;
   // To begin with nothing is known: a few steps' time.
-  if (!std::exchange(started_, true)) budget_us_ = 3 * step_us;
-  budget_us_ = std::min(budget_us_ + kTrialShare * step_us, 10 * step_us);
+  if (!started_ && step.decodes_only && !step.is_first_use) {
+    started_ = true;
+    trial_budget_us_ = kStartTrialSteps * step.us;
+    loss_us_ = -kStartLossSteps * step.us;
+  }
+  trial_budget_us_ = std::min(trial_budget_us_ + kTrialShare * step.us, kMostSteps * step.us);
+  loss_us_ = std::max(loss_us_ - kTrialShare * step.us, -kGainedSteps * step.us);
 }
 
 bool AcceptanceAlarm::add(std::int32_t num_drafts, std::int32_t num_accepted) {

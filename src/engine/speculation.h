@@ -17,9 +17,10 @@ class DepthTimes {
   static constexpr std::int32_t kMaxBatch = 256;  // larger ones count as this
 
   struct Estimate {
-    double us = 0;         // likely
-    double least_us = 0;   // could be as little by what is known
-    bool guessed = false;  // of depth 0 alone: good for a try, not for a choice
+    double us = 0;          // likely
+    double least_us = 0;    // could be as little by what is known
+    bool guessed = false;   // of depth 0 alone: good for a try, not for a choice
+    bool measured = false;  // with this batch and depth
   };
 
   DepthTimes();
@@ -47,8 +48,25 @@ class DepthTimes {
     std::int32_t depth = -1, length = 0;
   };
 
-  std::vector<Cell> cells_;  // [1 + kMaxBatch, 1 + kMaxDraft]
-  std::vector<Run> runs_;    // [1 + kMaxBatch]
+  // Asked at each step, of many batches.
+  class BatchSet {
+   public:
+    void set(std::int32_t batch, bool in) {
+      std::uint64_t& word = words_[static_cast<std::size_t>(batch / 64)];
+      const std::uint64_t bit = std::uint64_t{1} << (batch % 64);
+      word = in ? word | bit : word & ~bit;
+    }
+    // The nearest one in it; none: 0, or kMaxBatch + 1.
+    std::int32_t below(std::int32_t batch) const;
+    std::int32_t above(std::int32_t batch) const;
+
+   private:
+    std::array<std::uint64_t, kMaxBatch / 64 + 1> words_{};
+  };
+
+  std::vector<Cell> cells_;                       // [1 + kMaxBatch, 1 + kMaxDraft]
+  std::vector<Run> runs_;                         // [1 + kMaxBatch]
+  std::array<BatchSet, kMaxDraft + 1> measured_;  // batches whose cell of the depth was measured twice
   std::int64_t num_added_ = 0;
 };
 
@@ -82,8 +100,8 @@ class Acceptance {
   // not known is the chance at the place before.
   using Rates = std::array<Rate, kMaxDraft>;
   Rates rates() const;
-  // Of one request: what is not known is what is known of all.
-  Rates rates(const Rates& of_all) const;
+  // Of one request, the first num_places: what is not known is what is known of all.
+  Rates rates(const Rates& of_all, std::int32_t num_places = kMaxDraft) const;
 
  private:
   struct Place {
@@ -98,38 +116,67 @@ class Acceptance {
 struct ExpectedTokens {
   std::array<double, kMaxDraft + 1> mean{};   // 1 + q0 + q0 q1 + ..., summed over the requests
   std::array<double, kMaxDraft + 1> hoped{};  // with the hoped rates
-  void add(const Acceptance::Rates& request);
+  void add(const Acceptance::Rates& request, std::int32_t most = kMaxDraft);  // depths up to `most`
 };
 
 struct DepthChoice {
   std::int32_t depth = 0;
-  double loss_us = 0;  // expected against the best choice, where something is tried out
+  double loss_us = 0;         // expected against the best choice, where something is tried out
+  double off_us = 0;          // of a step without drafts, at least where it was not measured; 0: not known
+  bool off_measured = false;  // with this batch
+  bool may_draft = true;      // false: even by the least times and hoped rates no drafts are faster than none
 };
 
-// The depth in [0, max_depth] with the most tokens per second by the likely times and mean rates; drafting has to win
-// by 1 %. Depth 0 is measured first. Where another depth could be faster by its least time and hoped rates, and trying
-// it is expected to cost at most `budget_us`, that one.
-DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const ExpectedTokens& tokens,
-                         std::int32_t max_depth, double budget_us);
+inline constexpr double kDraftingWins = 1.01;
 
-// What a decision needs to know, kept up step by step. The share of time for trying out is bounded: kTrialShare.
+// The depth in [0, max_depth] with the most tokens per second by the likely times and mean rates; drafting has to win
+// by `margin`. Depth 0 is measured first. Where another depth could be faster by its least time and hoped rates, and
+// trying it is expected to cost at most `budget_us`, that one.
+DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const ExpectedTokens& tokens,
+                         std::int32_t max_depth, double budget_us, double margin = kDraftingWins);
+
+// A step as the policy sees it.
+struct DraftedStep {
+  std::int32_t batch = 0;          // sequences
+  std::int32_t num_drafts = 0;     // verified, of all together
+  std::int32_t num_proposals = 0;  // asked for, of each
+  std::int32_t num_tokens = 0;     // that answers grew by; what is drafted past an answer's end is none
+  double us = 0;                   // from its plan to the next one's: the host's part too
+  double propose_us = 0;           // of that, drafting
+  bool decodes_only = true;        // else rows of prompts stand in it, and its time tells nothing
+  bool is_first_use = false;       // StepResult::is_first_use: its time is not that of later ones
+};
+
+// What a decision needs to know, kept up step by step. What it may cost is bounded twice:
+// - trying out is expected to take at most kTrialShare of the time, and kStartTrialSteps steps' time at the start,
+//   against the best choice known;
+// - drafting, wherever it was chosen, loses at most kTrialShare of the time, and kStartLossSteps steps' time, against
+//   no drafts, by times measured and tokens gained. Beyond that it has to win clearly by what is known, and nothing is
+//   tried out; beyond kStartLossSteps steps' time more it is off until the share has made up for it.
 class DepthPolicy {
  public:
   static constexpr double kTrialShare = 0.004;
+  static constexpr double kStartTrialSteps = 3, kStartLossSteps = 6;
   static constexpr double kRequestTrials = 48;  // an Acceptance of one request
 
   // Of the requests that this step draws a token for.
   std::int32_t choose(std::span<const Acceptance* const> requests, std::int32_t max_depth);
-  // After each step that verified drafts of a request.
+  // Whether drafts may be asked for soon; as choose() saw it.
+  bool may_draft() const { return now_.may_draft; }
+  // After each step that verified drafts of a request: of those accepted, what its answer grew by.
   void add_drafts(std::int32_t num_drafts, std::int32_t num_accepted) { all_.add(num_drafts, num_accepted); }
-  // After each step of decodes only.
-  void add_step(std::int32_t batch, std::int32_t num_drafts, std::int32_t num_proposals, double verify_us,
-                double propose_us);
+  // After each step, behind its choose().
+  void add_step(const DraftedStep& step);
 
  private:
+  void account_loss(const DraftedStep& step);
+
   StepTimes times_;
   Acceptance all_{512};
-  double budget_us_ = 0;
+  DepthChoice now_, before_;  // of this step's proposals, of those that it verifies
+  double before_propose_us_ = 0;
+  double trial_budget_us_ = 0;
+  double loss_us_ = 0;  // by drafting against none, less what it may be
   bool started_ = false;
 };
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/speculation.h"
@@ -101,10 +102,15 @@ inline std::vector<DraftLoad> draft_loads(std::int64_t scale) {
   return loads;
 }
 
+struct DraftTime {
+  double us = 0;
+  double longest_step_us = 0;  // without drafts
+};
+
 // Virtual time for the load's tokens at `depth`, or adaptive with at most 5 where it is -1. With `noise`, steps take
 // up to so much longer, and one in fifty twice as long.
-inline double simulate_drafts(const DraftWorld& world, const DraftProfile& profile, const DraftLoad& load,
-                              std::int32_t depth, double noise, std::uint64_t seed) {
+inline DraftTime simulate_drafts(const DraftWorld& world, const DraftProfile& profile, const DraftLoad& load,
+                                 std::int32_t depth, double noise, std::uint64_t seed) {
   struct Running {
     std::int64_t id = 0, position = 0, left = 0;
     std::int32_t num_drafts = -1;  // -1: its prompt is just done
@@ -120,7 +126,7 @@ inline double simulate_drafts(const DraftWorld& world, const DraftProfile& profi
   std::vector<Running> running;
   std::vector<const Acceptance*> acceptances;
   std::int64_t next_id = 0;
-  double total_us = 0;
+  DraftTime total;
   for (const DraftLoad::Phase& phase : load.phases) {
     std::int64_t done = 0;
     double phase_us = 0;
@@ -145,7 +151,7 @@ inline double simulate_drafts(const DraftWorld& world, const DraftProfile& profi
       const double verify_us = world.verify_us(phase.batch, phase.batch + num_drafts) * disturbance();
       const double propose_us = world.propose_us(phase.batch, asked) * disturbance();
       phase_us += verify_us + propose_us;
-      policy.add_step(phase.batch, num_drafts, asked, verify_us, propose_us);
+      DraftedStep step{phase.batch, num_drafts, asked, 0, verify_us + propose_us, propose_us};
       for (Running& request : running) {
         std::int32_t accepted = 0;
         while (accepted < request.num_drafts) {
@@ -154,41 +160,50 @@ inline double simulate_drafts(const DraftWorld& world, const DraftProfile& profi
           if (draw >= profile.rate(request.id, position, accepted)) break;
           ++accepted;
         }
-        policy.add_drafts(request.num_drafts, accepted);
         request.acceptance.fade();
         request.acceptance.add(request.num_drafts, accepted);
         const std::int64_t got = std::min<std::int64_t>(accepted + 1, request.left);
+        if (request.num_drafts > 0) policy.add_drafts(request.num_drafts, static_cast<std::int32_t>(got) - 1);
+        step.num_tokens += static_cast<std::int32_t>(got);
         request.position += got;
         request.left -= got;
         request.num_drafts = asked;
         done += got;
       }
+      policy.add_step(step);
       std::erase_if(running, [](const Running& request) { return request.left == 0; });
     }
     // Tokens beyond the phase's are not its own.
-    total_us += phase_us * static_cast<double>(phase.num_tokens) / static_cast<double>(done);
+    total.longest_step_us = std::max(total.longest_step_us, world.verify_us(phase.batch, phase.batch));
+    total.us += phase_us * static_cast<double>(phase.num_tokens) / static_cast<double>(done);
   }
-  return total_us;
+  return total;
 }
+
+// Undrafted steps: what is lost before anything is known, and by the last steps that lose.
+inline constexpr double kStartSteps = DepthPolicy::kStartLossSteps + 6;
 
 struct DraftComparison {
   std::int32_t best_depth = 0;
   double over_best = 0, over_off = 0;  // 0.01: adaptive takes 1 % longer
+  // The same against off, less what trying out may take (DepthPolicy): kTrialShare, and some steps at the start.
+  double over_bound = 0;
 };
 inline DraftComparison compare_drafts(const DraftWorld& world, const DraftProfile& profile, const DraftLoad& load,
                                       double noise) {
   DraftComparison found;
   double best = 0, off = 0;
   for (std::int32_t depth = 0; depth <= 5; ++depth) {
-    const double us = simulate_drafts(world, profile, load, depth, noise, static_cast<std::uint64_t>(depth) + 1);
+    const double us = simulate_drafts(world, profile, load, depth, noise, static_cast<std::uint64_t>(depth) + 1).us;
     if (depth == 0) off = us;
     if (depth > 0 && us >= best) continue;
     best = us;
     found.best_depth = depth;
   }
-  const double adaptive = simulate_drafts(world, profile, load, -1, noise, 9);
-  found.over_best = adaptive / best - 1;
-  found.over_off = adaptive / off - 1;
+  const DraftTime adaptive = simulate_drafts(world, profile, load, -1, noise, 9);
+  found.over_best = adaptive.us / best - 1;
+  found.over_off = adaptive.us / off - 1;
+  found.over_bound = found.over_off - DepthPolicy::kTrialShare - kStartSteps * adaptive.longest_step_us / off;
   return found;
 }
 

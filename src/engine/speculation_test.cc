@@ -178,7 +178,7 @@ TEST(Speculation, AdaptiveAgainstFixedDepths) {
         const DraftComparison found = compare_drafts(world, profile, load, 0);
         const std::string what = world.name + ", acceptance " + profile.name + ", load " + load.name;
         EXPECT_LE(found.over_best, 0.03) << what << ": best depth " << found.best_depth;
-        EXPECT_LE(found.over_off, load.steady() ? 0.01 : 0.025) << what;
+        EXPECT_LE(found.over_bound, 0.0) << what;
         worst_best = std::max(worst_best, found.over_best);
         worst_off = std::max(worst_off, found.over_off);
         ++num_cases;
@@ -194,7 +194,62 @@ TEST(Speculation, APolicyThatAlwaysDraftsIsSeen) {
   const DraftWorld world = draft_worlds()[2];
   const DraftProfile never = draft_profiles()[0];
   const DraftLoad load = draft_loads(1)[0];
-  EXPECT_GT(simulate_drafts(world, never, load, 5, 0, 1), 1.5 * simulate_drafts(world, never, load, 0, 0, 1));
+  EXPECT_GT(simulate_drafts(world, never, load, 5, 0, 1).us, 1.5 * simulate_drafts(world, never, load, 0, 0, 1).us);
+}
+
+// A step of one sequence that verifies one draft and asks for another, as the policy is told of it.
+DraftedStep step_of(std::int32_t num_drafts, std::int32_t num_proposals, std::int32_t num_tokens, double us) {
+  DraftedStep step;
+  step.batch = 1;
+  step.num_drafts = num_drafts, step.num_proposals = num_proposals, step.num_tokens = num_tokens;
+  step.us = us;
+  return step;
+}
+
+// A shape's first uses say nothing of its time: what seems a hundred times slower than it is would never be tried
+// again.
+TEST(Speculation, FirstUsesAreNotMeasured) {
+  DepthPolicy policy;
+  Acceptance acceptance(DepthPolicy::kRequestTrials);
+  const Acceptance* const request = &acceptance;
+  std::array<int, 2> uses{};
+  std::int32_t drafts = 0;
+  int num_drafted = 0;
+  for (int i = 0; i < 400; ++i) {
+    const std::int32_t depth = policy.choose({&request, 1}, 1);
+    DraftedStep step = step_of(drafts, depth, 1 + drafts, drafts > 0 ? 1100 : 1000);
+    step.is_first_use = uses[static_cast<std::size_t>(drafts)]++ < 2;
+    if (step.is_first_use) step.us = 100'000;
+    policy.add_step(step);
+    policy.add_drafts(drafts, drafts);
+    acceptance.add(drafts, drafts);
+    num_drafted += drafts;
+    drafts = depth;
+  }
+  EXPECT_GT(num_drafted, 380);
+}
+
+// Every draft is right, but only the first token of a step is the answer's: its rate says that drafting wins, what the
+// answers grow by that it loses. The loss is bounded all the same.
+TEST(Speculation, WhatDraftingLosesIsBoundedByWhatItBrings) {
+  DepthPolicy policy;
+  Acceptance acceptance(DepthPolicy::kRequestTrials);
+  const Acceptance* const request = &acceptance;
+  std::int32_t drafts = 0;
+  double us = 0;
+  constexpr int kSteps = 5000;
+  for (int i = 0; i < kSteps; ++i) {
+    const std::int32_t depth = policy.choose({&request, 1}, 1);
+    const DraftedStep step = step_of(drafts, depth, 1, drafts > 0 ? 1800 : 1000);
+    policy.add_step(step);
+    policy.add_drafts(drafts, drafts);
+    acceptance.add(drafts, drafts);
+    us += step.us;
+    drafts = depth;
+  }
+  const double off_us = 1000.0 * kSteps;
+  std::printf("drafting that brings nothing and looks as if it did: %.2f %% over off\n", 100 * (us / off_us - 1));
+  EXPECT_LE(us, off_us * (1 + DepthPolicy::kTrialShare) + 1000 * (DepthPolicy::kStartLossSteps + kStartSteps));
 }
 
 TEST(Speculation, TheAlarmComparesWithItsOwnHistory) {

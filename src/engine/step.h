@@ -69,6 +69,8 @@ struct StepPlan {
   std::vector<BlockTableDelta> deltas;
   std::vector<ResumeCopy> resume_saves;     // state slot -> resume slot
   std::vector<ResumeCopy> resume_restores;  // resume slot -> state slot
+  // False: nothing is drafted in this step nor likely soon, so draft layers' caches need not be kept complete.
+  bool feeds_drafter = true;
 };
 
 // Per sequence with num_logits > 0, in plan order.
@@ -88,6 +90,8 @@ struct StepResult {
   // Parts of device_us that the host saw, in this order (StepTrace); 0 where they are not told apart. Drafting:
   // proposals and the draft layers' caches.
   double prepare_us = 0, forward_us = 0, sample_us = 0, draft_us = 0;
+  // Its time is that of a shape's first uses, which are launched one by one or captured: later ones take less.
+  bool is_first_use = false;
 };
 
 }  // namespace fathom
