@@ -180,8 +180,8 @@ inline DraftTime simulate_drafts(const DraftWorld& world, const DraftProfile& pr
   return total;
 }
 
-// Undrafted steps: what is lost before anything is known, and by the last steps that lose.
-inline constexpr double kStartSteps = DepthPolicy::kStartLossSteps + 6;
+// Undrafted steps' time that may be lost before drafting is off, and by the drafts under way then.
+inline constexpr double kStartSteps = 2 * DepthPolicy::kStartLossSteps + 2;
 
 struct DraftComparison {
   std::int32_t best_depth = 0;

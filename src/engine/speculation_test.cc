@@ -249,7 +249,7 @@ TEST(Speculation, WhatDraftingLosesIsBoundedByWhatItBrings) {
   }
   const double off_us = 1000.0 * kSteps;
   std::printf("drafting that brings nothing and looks as if it did: %.2f %% over off\n", 100 * (us / off_us - 1));
-  EXPECT_LE(us, off_us * (1 + DepthPolicy::kTrialShare) + 1000 * (DepthPolicy::kStartLossSteps + kStartSteps));
+  EXPECT_LE(us, off_us * (1 + DepthPolicy::kTrialShare) + 1000 * kStartSteps);
 }
 
 TEST(Speculation, TheAlarmComparesWithItsOwnHistory) {
