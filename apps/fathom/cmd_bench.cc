@@ -402,6 +402,7 @@ int run_bench_ops(const BenchOptions& options) {
 }
 
 int run_bench_decode(const BenchOptions& options) {
+  if (!options.synthetic.empty()) return run_bench_synthetic(options);
   Report report;
   if (Status status = bench_decode(options, report); !status.ok()) return fail(status);
   if (options.json) std::printf("%s\n", report.json().c_str());

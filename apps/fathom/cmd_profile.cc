@@ -33,6 +33,7 @@
 #include "profile/timeline.h"
 #include "server/http/http_client.h"
 #include "standard_streams.h"
+#include "synthetic_model.h"
 
 namespace fathom::app {
 namespace {
@@ -296,37 +297,11 @@ Status profile_device(const ProfileOptions& options, LoadedModel& loaded, Profil
   return write_file(std::filesystem::path(options.out) / "isolated.json", isolated_json(check.rows()));
 }
 
-// Random weights in a folder that goes with it.
-class SyntheticModel {
- public:
-  ~SyntheticModel() {
-    std::error_code ignored;
-    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
-  }
-  Result<std::string> make(const ProfileOptions& options) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "fathom-synthetic-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr)
-      return io_error("cannot make a folder for the synthetic model: " + pattern);
-    folder_ = pattern;
-    SynthOptions synth;
-    synth.config = options.synthetic;
-    synth.layers = options.layers;
-    synth.experts = options.experts;
-    synth.draft = "none";
-    synth.out = folder_ + "/" + options.synthetic;
-    if (run_synth(synth) != 0) return failed_precondition("the synthetic model could not be made (see above)");
-    return synth.out;
-  }
-
- private:
-  std::string folder_;
-};
-
 Status profile_model(const ProfileOptions& options) {
   SyntheticModel synthetic;
   std::string path;
   if (!options.synthetic.empty()) {
-    FATHOM_ASSIGN_OR_RETURN(path, synthetic.make(options));
+    FATHOM_ASSIGN_OR_RETURN(path, synthetic.make(options.synthetic, options.layers, options.experts));
   } else {
     FATHOM_ASSIGN_OR_RETURN(path, find_model(options.model.model));
   }

@@ -139,9 +139,15 @@ struct BenchOptions {
   int rounds = 5;
   std::vector<std::string> variants = {"cpu", "reference"};  // bench ops
   bool json = false;                                         // bench decode
+  std::string
+      synthetic;  // bench decode: flash, flash-0731, pro, mini or a config.json: random weights instead of a model
+  std::int32_t layers = 4;                                     // of the synthetic model
+  std::vector<std::int32_t> batches = {1, 8, 32, 64, 128};     // of the synthetic model's steps
+  std::vector<std::int64_t> contexts = {1024, 8192, 131'072};  // and their contexts
 };
 int run_bench_ops(const BenchOptions& options);
-int run_bench_decode(const BenchOptions& options);  // 1 when a bar is missed
+int run_bench_decode(const BenchOptions& options);     // 1 when a bar is missed
+int run_bench_synthetic(const BenchOptions& options);  // likewise
 
 struct BenchDraftOptions {
   ModelFlags model;

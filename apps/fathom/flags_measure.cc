@@ -98,6 +98,17 @@ void add_bench(CLI::App& app, int& exit_code) {
   const auto [decode, of_decode] =
       add_bench_of_steps(*bench, "decode", "Decode and prefill against their bars", run_bench_decode, exit_code);
   decode->add_flag("--json", of_decode->json, "Also print the figures as JSON");
+  add_value(
+      *decode, "--synthetic", of_decode->synthetic,
+      "Steps of random weights instead, replayed on a GPU: flash, flash-0731, pro, mini or a config.json (default: "
+      "none)",
+      any_text());
+  add_value(*decode, "--layers", of_decode->layers, with_default("Of the synthetic model", of_decode->layers),
+            positive32());
+  add_value(*decode, "--batches", of_decode->batches, with_default("Rows of its steps", of_decode->batches),
+            whole_number(1, 4096));
+  add_value(*decode, "--contexts", of_decode->contexts,
+            with_default("Context of each row, whole blocks of 128", of_decode->contexts), positive());
   add_bench_draft(*bench, exit_code);
   add_bench_serve(*bench, exit_code);
 }

@@ -15,7 +15,7 @@ std::int64_t activation_bytes_of(const ModelConfig& config, const CapacityReques
   ActivationLimits limits;
   limits.max_tokens = request.max_step_tokens;
   limits.max_logit_rows = std::max<std::int64_t>(limits.max_logit_rows, request.max_sequences);
-  limits.index_score_bytes = std::max<std::int64_t>(4 * kMiB, config.max_position_embeddings);
+  limits.index_score_bytes = index_score_budget_bytes(config, limits.max_logit_rows, 4 * kMiB, device);
   const ModelPlans plans =
       plan_model(config, layout, request.numerics, {limits.max_tokens, limits.max_logit_rows}, device);
   limits.workspace_bytes = plans.workspace_bytes;

@@ -110,6 +110,14 @@ bool keeps_quantised_inputs(const ModelConfig& config, const Numerics& numerics,
          config.q_lora_rank % 128 == 0;
 }
 
+std::int64_t index_score_budget_bytes(const ModelConfig& config, std::int64_t max_logit_rows, std::int64_t least,
+                                      const DeviceInfo& device) {
+  // A score of 4 bytes for every fourth position.
+  const std::int64_t row_bytes = config.max_position_embeddings;
+  const std::int64_t rows = device.backend == BackendKind::kCuda ? std::min<std::int64_t>(max_logit_rows, 128) : 1;
+  return std::max(least, std::max<std::int64_t>(rows, 1) * row_bytes);
+}
+
 ModelPlans plan_model(const ModelConfig& config, const CacheLayout& layout, const Numerics& numerics,
                       const PlanLimits& limits, const DeviceInfo& device) {
   return Planner(config, numerics, limits, device).plan(layout);

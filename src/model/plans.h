@@ -73,6 +73,11 @@ struct PlanLimits {
   std::int64_t max_logit_rows = 0;
 };
 
+// Of one tile of index scores: `least`, or one row at the longest context. On CUDA every row of a decode step, at most
+// 128: a tile more is two launches more.
+std::int64_t index_score_budget_bytes(const ModelConfig& config, std::int64_t max_logit_rows, std::int64_t least,
+                                      const DeviceInfo& device);
+
 // Whether a sublayer's input and the low-rank q are written after AQ too, by the operations that make them: where a
 // quantising pass would be a launch. The rows are whole blocks.
 bool keeps_quantised_inputs(const ModelConfig& config, const Numerics& numerics, const DeviceInfo& device);

@@ -48,6 +48,29 @@ TEST(CudaPlan, linear_takes_large_tiles_only_where_they_fill_the_card) {
   EXPECT_FALSE(linear_uses_tiles(129, 128)) << "half of its tiles of x would be empty";
 }
 
+TEST(CudaPlan, linear_deals_the_sums_of_few_tiles_to_clusters) {
+  for (const int tokens : {32, 64}) {
+    for (const int blocks : {1, 2, 4, 8}) {
+      EXPECT_LE(linear_split_shared_bytes({tokens, blocks}), kSm90Shared);
+      EXPECT_LE(4 * tokens * (kLinearWgmmaRows + 1), linear_split_shared_bytes({tokens, blocks}) - 1024);
+    }
+  }
+  const auto is = [](const LinearSplit& split, int tokens, int blocks) {
+    return split.tokens == tokens && split.blocks == blocks;
+  };
+  EXPECT_TRUE(is(linear_split(16, 12, 4096, true), 0, 0));
+  EXPECT_TRUE(is(linear_split(32, 12, 4096, true), 32, 8));
+  EXPECT_TRUE(is(linear_split(64, 12, 4096, true), 64, 8));
+  EXPECT_TRUE(is(linear_split(128, 12, 4096, true), 64, 4));
+  EXPECT_TRUE(is(linear_split(64, 33, 4096, true), 0, 0)) << "small tiles are ahead";
+  EXPECT_TRUE(is(linear_split(128, 33, 4096, true), 64, 2));
+  EXPECT_TRUE(is(linear_split(128, 320, 1024, true), 64, 1));
+  EXPECT_TRUE(is(linear_split(128, 1010, 4096, false), 0, 0));
+  EXPECT_TRUE(is(linear_split(256, 320, 1024, true), 0, 0)) << "larger tiles fill the card";
+  EXPECT_TRUE(is(linear_split(512, 20, 4096, true), 64, 1));
+  EXPECT_TRUE(is(linear_split(64, 1, 384, true), 64, 2)) << "no more blocks than chunks";
+}
+
 TEST(CudaPlan, attention_takes_two_tiles_only_where_they_fit) {
   EXPECT_EQ(attention_tiling(128, 64, 4, 512, kSm120Shared, true).head_tiles, 1);
   EXPECT_EQ(attention_tiling(128, 64, 4, 512, kSm90Shared, true).head_tiles, 2);

@@ -43,7 +43,7 @@ struct RowsCall {
   std::int32_t ends[5];
 };
 
-__global__ void __launch_bounds__(kRecordThreads) make_rows(const __grid_constant__ RowsCall call) {
+__global__ void __launch_bounds__(kRecordThreads, 6) make_rows(const __grid_constant__ RowsCall call) {
   static_assert(kRecordThreads == kIndexDim && kRecordThreads == kAttentionRowsWarps * 32);
   const int block = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x >> 5);
   if (block < call.ends[0]) {

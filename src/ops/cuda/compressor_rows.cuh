@@ -22,20 +22,6 @@ struct CompressorSource {
   const CompressorRows& r;
   int first_row, start;  // the sequence's first row of this step and its position
 
-  __device__ __forceinline__ float4 u4(int p, int c) const {
-    return *reinterpret_cast<const float4*>(
-        p >= start ? r.u_raw + static_cast<std::int64_t>(first_row + p - start) * r.row_width + c
-                   : r.u_state + static_cast<std::int64_t>(p % r.slots) * r.row_width + c);
-  }
-  __device__ __forceinline__ float4 g4(int p, int c) const {
-    if (p < start) {
-      return *reinterpret_cast<const float4*>(r.g_state + static_cast<std::int64_t>(p % r.slots) * r.row_width + c);
-    }
-    const float4 g =
-        *reinterpret_cast<const float4*>(r.g_raw + static_cast<std::int64_t>(first_row + p - start) * r.row_width + c);
-    const float4 a = *reinterpret_cast<const float4*>(r.ape + (p % r.ratio) * r.row_width + c);
-    return make_float4(g.x + a.x, g.y + a.y, g.z + a.z, g.w + a.w);
-  }
   __device__ __forceinline__ float u(int p, int c) const {
     return p >= start ? r.u_raw[static_cast<std::int64_t>(first_row + p - start) * r.row_width + c]
                       : r.u_state[static_cast<std::int64_t>(p % r.slots) * r.row_width + c];
@@ -65,30 +51,87 @@ __device__ __forceinline__ float pool_channel(const CompressorSource& source, in
   return static_cast<float>(sum / denominator);
 }
 
-// The same for four neighbouring channels: their rows are read as vectors, several on the way at once.
+// e^x for x <= 0 to 1e-11, without a branch: what a pooled value can show, an fp32 of it rounded to bf16, is 6e-8.
+__device__ __forceinline__ double exp_of_negative(double x) {
+  constexpr double kToInteger = 6755399441055744.0;  // 1.5 * 2^52: the integer stands in the low bits
+  const double shifted = fma(x, 1.4426950408889634, kToInteger);
+  const double r = fma(shifted - kToInteger, -0.6931471805599453, x);
+  double e = 1.0 / 362880;
+  e = fma(e, r, 1.0 / 40320);
+  e = fma(e, r, 1.0 / 5040);
+  e = fma(e, r, 1.0 / 720);
+  e = fma(e, r, 1.0 / 120);
+  e = fma(e, r, 1.0 / 24);
+  e = fma(e, r, 1.0 / 6);
+  e = fma(e, r, 0.5);
+  e = fma(e, r, 1.0);
+  e = fma(e, r, 1.0);
+  const int high = __double2hiint(e) + (__double2loint(shifted) << 20);
+  return x < -700.0 ? 0.0 : __hiloint2double(high, __double2loint(e));
+}
+
+// Four rows of a group, four neighbouring channels.
+struct PooledRows {
+  static constexpr int kRows = 4;
+  float4 g[kRows], u[kRows];
+};
+// Rows first .. first + 3 of a group that begins at position `begin`; of the group before it where `first` is negative.
+// `slot` is the first one's in the slab. Addresses are chosen without a branch, so that all loads are on their way at
+// once.
+__device__ __forceinline__ void load_rows(PooledRows& rows, const CompressorSource& source, int begin, int first,
+                                          int slot, int channel) {
+  const CompressorRows& r = source.r;
+  float4 ape[PooledRows::kRows];
+#pragma unroll
+  for (int j = 0; j < PooledRows::kRows; ++j) {
+    const int p = begin + first + j, kept = slot + j < r.slots ? slot + j : slot + j - r.slots;
+    const bool fresh = p >= source.start;
+    const std::int64_t at =
+        static_cast<std::int64_t>(fresh ? source.first_row + p - source.start : kept) * r.row_width + channel;
+    rows.g[j] = *reinterpret_cast<const float4*>((fresh ? r.g_raw : r.g_state) + at);
+    rows.u[j] = *reinterpret_cast<const float4*>((fresh ? r.u_raw : r.u_state) + at);
+    ape[j] =
+        *reinterpret_cast<const float4*>(r.ape + (first < 0 ? first + j + r.ratio : first + j) * r.row_width + channel);
+  }
+#pragma unroll
+  for (int j = 0; j < PooledRows::kRows; ++j) {
+    const bool fresh = begin + first + j >= source.start;
+    const float4 g = rows.g[j], a = ape[j];
+    rows.g[j] = fresh ? make_float4(g.x + a.x, g.y + a.y, g.z + a.z, g.w + a.w) : g;
+  }
+}
+
+// The same for four neighbouring channels, four rows at a time. The sums are those of weights relative to the largest
+// so far.
 __device__ __forceinline__ void pool_channels(const CompressorSource& source, int group, int ratio, int width,
                                               int channel, float (&pooled)[4]) {
   const int begin = group * ratio;
   const bool overlap = ratio == 4;
-  const int previous = overlap && group > 0 ? 4 : 0;
+  const int second_half = overlap ? width : 0;
   float peak[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-#pragma unroll 8
-  for (int i = -previous; i < ratio; ++i) {
-    const float4 g = source.g4(begin + i, overlap && i >= 0 ? width + channel : channel);
-    peak[0] = fmaxf(peak[0], g.x), peak[1] = fmaxf(peak[1], g.y), peak[2] = fmaxf(peak[2], g.z),
-    peak[3] = fmaxf(peak[3], g.w);
-  }
   double denominator[4] = {}, sum[4] = {};
-#pragma unroll 4
-  for (int i = -previous; i < ratio; ++i) {
-    const int c = overlap && i >= 0 ? width + channel : channel;
-    const float4 g = source.g4(begin + i, c), u = source.u4(begin + i, c);
-    const float gs[4] = {g.x, g.y, g.z, g.w}, us[4] = {u.x, u.y, u.z, u.w};
+  const int first_of_all = overlap && group > 0 ? -PooledRows::kRows : 0;
+  int slot = (begin + first_of_all) % source.r.slots;
+  for (int first = first_of_all; first < ratio; first += PooledRows::kRows) {
+    PooledRows rows;
+    load_rows(rows, source, begin, first, slot, first < 0 ? channel : second_half + channel);
+    slot += PooledRows::kRows;
+    slot -= slot >= source.r.slots ? source.r.slots : 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const double e = exp(static_cast<double>(gs[k]) - static_cast<double>(peak[k]));
-      denominator[k] += e;
-      sum[k] += e * static_cast<double>(us[k]);
+      float now = peak[k];
+#pragma unroll
+      for (int j = 0; j < PooledRows::kRows; ++j) now = fmaxf(now, (&rows.g[j].x)[k]);
+      const double before = exp_of_negative(static_cast<double>(peak[k]) - static_cast<double>(now));
+      denominator[k] *= before;
+      sum[k] *= before;
+      peak[k] = now;
+#pragma unroll
+      for (int j = 0; j < PooledRows::kRows; ++j) {
+        const double e = exp_of_negative(static_cast<double>((&rows.g[j].x)[k]) - static_cast<double>(now));
+        denominator[k] += e;
+        sum[k] += e * static_cast<double>((&rows.u[j].x)[k]);
+      }
     }
   }
 #pragma unroll

@@ -1,17 +1,13 @@
 // linear/mma: weights are the 16-row operand, eight rows of x the other, so that a decode step wastes
 // nothing; the 128-wide chunks of K are dealt to the block's eight warps.
 #include "ops/cuda/weight_fragments.cuh"
+#include "ops/linear/cuda_group.cuh"
 #include "ops/linear/run.cuh"
 
 #include <type_traits>
 
 namespace fathom::cuda {
 namespace {
-
-struct LinearGroup {
-  LinearItem items[kLinearMaxGroup];
-  std::int32_t num_items;
-};
 
 template <int kRowTiles, int kTokenTiles>
 struct Accumulators {
@@ -103,7 +99,7 @@ __device__ __forceinline__ void multiply_rows(Accumulators<kRowTiles, kTokenTile
       if constexpr (kFp8) {
         const std::int64_t s =
             static_cast<std::int64_t>(min(first_row + 16 * m, w.n - 1) / 128) * ((w.k + 127) / 128) + c;
-        scale[m] = w.f32_scale ? reinterpret_cast<const float*>(w.scale)[s] : e8m0_to_f32(w.scale[s]);
+        scale[m] = chunk_scale(w, s);
       }
     }
 #pragma unroll
@@ -137,9 +133,7 @@ __global__ void __launch_bounds__(kLinearWarps * 32, kTokenTiles == 1 ? 2 : 1)
     linear_rows(LinearCall call, const __grid_constant__ LinearGroup group, const Bf16Bits* quantised) {
   constexpr int kRows = 16 * kRowTiles, kTokens = 8 * kTokenTiles;
   extern __shared__ float partial[];  // [warps][rows][tokens + 1]
-  int which = 0;
-  while (which + 1 < group.num_items && static_cast<int>(blockIdx.x) >= group.items[which + 1].first_tile) ++which;
-  const LinearItem& item = group.items[which];
+  const LinearItem& item = item_of_tile(group, static_cast<int>(blockIdx.x));
   const DeviceWeight w = item.weight;
   const int first_row = (static_cast<int>(blockIdx.x) - item.first_tile) * kRows;
   const int first_token = static_cast<int>(blockIdx.y) * kTokens;
@@ -148,7 +142,7 @@ __global__ void __launch_bounds__(kLinearWarps * 32, kTokenTiles == 1 ? 2 : 1)
 
   const bool from_scratch = item.quantise && quantised != nullptr;
   const Bf16Bits* source = from_scratch ? quantised : call.x;
-  const std::int64_t column = item.group_rows > 0 ? static_cast<std::int64_t>(first_row / item.group_rows) * w.k : 0;
+  const std::int64_t column = first_column(item, first_row);
   const Bf16Bits* x[kTokenTiles];
 #pragma unroll
   for (int n = 0; n < kTokenTiles; ++n) {
@@ -178,23 +172,15 @@ __global__ void __launch_bounds__(kLinearWarps * 32, kTokenTiles == 1 ? 2 : 1)
     if (first_row + row >= w.n || first_token + token >= call.num_tokens) continue;
     float sum = 0.0f;
     for (int p = 0; p < num_parts; ++p) sum += partial[(p * kRows + row) * (kTokens + 1) + token];
-    const std::int64_t o = static_cast<std::int64_t>(first_token + token) * w.n + first_row + row;
-    if (item.f32_out)
-      static_cast<float*>(item.out)[o] = sum;
-    else
-      static_cast<Bf16Bits*>(item.out)[o] = f32_to_bf16(sum);
+    store_output(item, first_token + token, first_row + row, sum);
   }
 }
 
 template <int kRowTiles, int kTokenTiles>
-void launch(const LinearCall& call, LinearGroup& group, const Bf16Bits* quantised, cudaStream_t stream) {
+void launch(const LinearCall& call, std::span<const LinearItem> items, const Bf16Bits* quantised, cudaStream_t stream) {
   constexpr LinearTile kTile{kRowTiles, kTokenTiles};
-  int tiles = 0;
-  for (int i = 0; i < group.num_items; ++i) {
-    group.items[i].first_tile = tiles;
-    tiles += (group.items[i].weight.n + 16 * kRowTiles - 1) / (16 * kRowTiles);
-  }
-  const dim3 grid(static_cast<unsigned>(tiles),
+  const LinearGroup group = make_linear_group(items, 16 * kRowTiles);
+  const dim3 grid(static_cast<unsigned>(group.num_tiles),
                   static_cast<unsigned>((call.num_tokens + 8 * kTokenTiles - 1) / (8 * kTokenTiles)));
   static const cudaError_t raised =
       cudaFuncSetAttribute(linear_rows<kRowTiles, kTokenTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -204,39 +190,22 @@ void launch(const LinearCall& call, LinearGroup& group, const Bf16Bits* quantise
       <<<grid, kLinearWarps * 32, kTile.shared_bytes(), stream>>>(call, group, quantised);
 }
 
-bool fits(std::span<const LinearItem> items) {
-  for (const LinearItem& item : items) {
-    const bool format = item.weight.format == WeightFormat::kBf16 || item.weight.format == WeightFormat::kFp8Block128;
-    if (!format || item.weight.k % kLinearChunk != 0 || (item.group_rows != 0 && item.group_rows % 32 != 0))
-      return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 void launch_linear_mma(const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch,
                        cudaStream_t stream) {
-  bool quantise = false;
-  LinearGroup group{};
-  for (const LinearItem& item : items) {
-    quantise = quantise || item.quantise;
-    group.items[group.num_items++] = item;
-  }
   const LinearTile tile = linear_tile(call.num_tokens, items.front().weight.k);
-  const Bf16Bits* quantised = call.x_quantised;
-  if (quantise && quantised == nullptr && (tile.token_tiles > 1 || !fits(items))) {
-    launch_quantise_rows(call.x, call.x_stride, scratch, call.num_tokens, call.x_stride, stream);
-    quantised = scratch;
-  }
-  if (!fits(items)) return launch_linear_naive(call, items, quantised, stream);
+  const bool fits = fits_tensor_cores(items, 32);
+  const bool in_registers = fits && tile.token_tiles == 1;
+  const Bf16Bits* quantised = in_registers ? call.x_quantised : quantised_rows(call, items, scratch, stream);
+  if (!fits) return launch_linear_naive(call, items, quantised, stream);
   switch (tile.token_tiles) {
     case 1:
-      if (tile.row_tiles == 1) return launch<1, 1>(call, group, quantised, stream);
-      return launch<2, 1>(call, group, quantised, stream);
-    case 2: return launch<2, 2>(call, group, quantised, stream);
-    case 4: return launch<2, 4>(call, group, quantised, stream);
-    default: return launch<2, 8>(call, group, quantised, stream);
+      if (tile.row_tiles == 1) return launch<1, 1>(call, items, quantised, stream);
+      return launch<2, 1>(call, items, quantised, stream);
+    case 2: return launch<2, 2>(call, items, quantised, stream);
+    case 4: return launch<2, 4>(call, items, quantised, stream);
+    default: return launch<2, 8>(call, items, quantised, stream);
   }
 }
 

@@ -4,6 +4,7 @@
 // sums over the chunks c = p, p + 8, ..., then these in ascending p.
 #include "ops/cuda/ptx/copy_async.cuh"
 #include "ops/cuda/weight_fragments.cuh"
+#include "ops/linear/cuda_group.cuh"
 #include "ops/linear/run.cuh"
 
 namespace fathom::cuda {
@@ -13,11 +14,6 @@ constexpr int kThreads = 256;
 constexpr int kRows = kLinearTiledRows, kTokens = kLinearTiledTokens;
 constexpr int kStride = kLinearTiledStride;    // bf16 elements of a row in shared memory
 constexpr int kRowTiles = 2, kTokenTiles = 4;  // of a warp: 16 weight rows, 8 rows of x each
-
-struct LinearGroup {
-  LinearItem items[kLinearMaxGroup];
-  std::int32_t num_items;
-};
 
 // A thread's share of a chunk of weights on its way to shared memory.
 struct RawChunk {
@@ -139,10 +135,7 @@ __device__ __forceinline__ void sum_chunks(float (&sum)[kRowTiles][kTokenTiles][
       copy_inputs(inputs + (buffer ^ 1) * kTokens * kStride, x, call, first_token, next);
     }
     float scale = 1.0f;
-    if constexpr (kFp8) {
-      scale =
-          w.f32_scale ? reinterpret_cast<const float*>(w.scale)[scales + chunk] : e8m0_to_f32(w.scale[scales + chunk]);
-    }
+    if constexpr (kFp8) scale = chunk_scale(w, scales + chunk);
     __syncthreads();
     multiply_chunk<kFp8>(total, my_weights, my_inputs + buffer * kTokens * kStride, scale, g, t);
     if (next_p != p) {
@@ -167,14 +160,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(16) unsigned char memory[];
   auto* inputs = reinterpret_cast<Bf16Bits*>(memory);  // two tiles
   Bf16Bits* weights = inputs + 2 * kTokens * kStride;
-  int which = 0;
-  while (which + 1 < group.num_items && static_cast<int>(blockIdx.x) >= group.items[which + 1].first_tile) ++which;
-  const LinearItem& item = group.items[which];
+  const LinearItem& item = item_of_tile(group, static_cast<int>(blockIdx.x));
   const DeviceWeight w = item.weight;
   const int first_row = (static_cast<int>(blockIdx.x) - item.first_tile) * kRows;
   const int first_token = static_cast<int>(blockIdx.y) * kTokens;
-  const Bf16Bits* x = item.quantise && quantised != nullptr ? quantised : call.x;
-  if (item.group_rows > 0) x += static_cast<std::int64_t>(first_row / item.group_rows) * w.k;
+  const Bf16Bits* x = (item.quantise ? quantised : call.x) + first_column(item, first_row);
 
   float sum[kRowTiles][kTokenTiles][4] = {};
   if (w.format == WeightFormat::kBf16)
@@ -182,7 +172,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   else
     sum_chunks<true>(sum, call, w, x, first_row, first_token, inputs, weights);
 
-  // Through shared memory, so that a row of out leaves in whole lines.
   auto* results = reinterpret_cast<float*>(memory);  // [kTokens][kRows + 1]
   const int tid = static_cast<int>(threadIdx.x), warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
   __syncthreads();
@@ -198,54 +187,23 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   __syncthreads();
-  for (int i = tid; i < kTokens * kRows; i += kThreads) {
-    const int row = i % kRows, token = i / kRows;
-    if (first_token + token >= call.num_tokens) break;
-    if (first_row + row >= w.n) continue;
-    const std::int64_t o = static_cast<std::int64_t>(first_token + token) * w.n + first_row + row;
-    const float value = results[token * (kRows + 1) + row];
-    if (item.f32_out)
-      static_cast<float*>(item.out)[o] = value;
-    else
-      static_cast<Bf16Bits*>(item.out)[o] = f32_to_bf16(value);
-  }
-}
-
-// A tile of rows reads one slice of x and one row of scales.
-bool fits_tiles(std::span<const LinearItem> items) {
-  for (const LinearItem& item : items) {
-    const bool format = item.weight.format == WeightFormat::kBf16 || item.weight.format == WeightFormat::kFp8Block128;
-    if (!format || item.weight.k % kLinearChunk != 0 || item.group_rows % kRows != 0) return false;
-  }
-  return true;
+  store_tile<kRows, kTokens, kThreads>(item, results, first_row, first_token, call.num_tokens);
 }
 
 }  // namespace
 
 void launch_linear_mma_tiled(const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch,
                              cudaStream_t stream) {
-  LinearGroup group{};
-  bool quantise = false;
-  for (const LinearItem& item : items) {
-    quantise = quantise || item.quantise;
-    group.items[group.num_items] = item;
-    group.items[group.num_items++].first_tile = 0;
-  }
-  int tiles = 0;
-  for (int i = 0; i < group.num_items; ++i) {
-    group.items[i].first_tile = tiles;
-    tiles += (group.items[i].weight.n + kRows - 1) / kRows;
-  }
-  if (!fits_tiles(items) || !linear_uses_tiles(call.num_tokens, tiles))
+  const LinearGroup group = make_linear_group(items, kRows);
+  if (!fits_tensor_cores(items, kRows) || !linear_uses_tiles(call.num_tokens, group.num_tiles))
     return launch_linear_mma(call, items, scratch, stream);
-  const Bf16Bits* quantised = call.x_quantised != nullptr ? call.x_quantised : scratch;
-  if (quantise && quantised == scratch)
-    launch_quantise_rows(call.x, call.x_stride, scratch, call.num_tokens, call.x_stride, stream);
+  const Bf16Bits* quantised = quantised_rows(call, items, scratch, stream);
   static const cudaError_t raised = cudaFuncSetAttribute(linear_tiles, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                          static_cast<int>(kLinearTiledSharedBytes));
   static_cast<void>(raised);  // a failure shows as the launch's
-  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>((call.num_tokens + kTokens - 1) / kTokens));
-  linear_tiles<<<grid, kThreads, kLinearTiledSharedBytes, stream>>>(call, group, quantise ? quantised : nullptr);
+  const dim3 grid(static_cast<unsigned>(group.num_tiles),
+                  static_cast<unsigned>((call.num_tokens + kTokens - 1) / kTokens));
+  linear_tiles<<<grid, kThreads, kLinearTiledSharedBytes, stream>>>(call, group, quantised);
 }
 
 void linear_mma_tiled(ExecutionContext& context, const LinearPlan& plan, const LinearArgs& args) {

@@ -10,6 +10,8 @@
 #include "ops/cuda/ptx/copy_async.cuh"
 #include "ops/cuda/ptx/wgmma.cuh"
 #include "ops/cuda/weight_fragments.cuh"
+#include "ops/linear/cuda_group.cuh"
+#include "ops/linear/cuda_wgmma_split.cuh"
 #include "ops/linear/run.cuh"
 
 namespace fathom::cuda {
@@ -17,11 +19,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kRows = kLinearWgmmaRows;
-
-struct LinearGroup {
-  LinearItem items[kLinearMaxGroup];
-  std::int32_t num_items;
-};
 
 // x, its columns in the order that each format of weights asks for.
 struct SortedInputs {
@@ -144,8 +141,7 @@ __device__ __forceinline__ void sum_chunks(float (&sum)[kTokens / 2], const Devi
   const std::int64_t scales = static_cast<std::int64_t>(first_row / 128) * num_chunks;
   const auto scale_of = [&](const Chunk& chunk) {
     if (!kFp8 || chunk.p >= num_sums) return 1.0f;
-    const std::int64_t at = scales + chunk.index;
-    return w.f32_scale ? reinterpret_cast<const float*>(w.scale)[at] : e8m0_to_f32(w.scale[at]);
+    return chunk_scale(w, scales + chunk.index);
   };
   const auto begin_inputs = [&](const Chunk& chunk, int slot) {
     if (chunk.p < num_sums)
@@ -205,13 +201,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 #if FATHOM_HAS_WGMMA
   extern __shared__ unsigned char unaligned[];
   unsigned char* memory = unaligned + (1024u - (shared_address(unaligned) & 1023u)) % 1024u;
-  int which = 0;
-  while (which + 1 < group.num_items && static_cast<int>(blockIdx.x) >= group.items[which + 1].first_tile) ++which;
-  const LinearItem& item = group.items[which];
+  const LinearItem& item = item_of_tile(group, static_cast<int>(blockIdx.x));
   const DeviceWeight w = item.weight;
   const int first_row = (static_cast<int>(blockIdx.x) - item.first_tile) * kRows;
   const int first_token = static_cast<int>(blockIdx.y) * kTokens;
-  const std::int64_t column = item.group_rows > 0 ? static_cast<std::int64_t>(first_row / item.group_rows) * w.k : 0;
+  const std::int64_t column = first_column(item, first_row);
 
   float sum[kTokens / 2] = {};
   if (w.format == WeightFormat::kBf16)
@@ -221,7 +215,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     sum_chunks<true, kTokens>(sum, w, inputs.for_fp8 + column, inputs.stride, inputs.num_tokens, first_row, first_token,
                               memory);
 
-  // Through shared memory, so that a row of out leaves in whole lines.
   auto* results = reinterpret_cast<float*>(memory);  // [kTokens][kRows + 1]
   const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, g = lane >> 2, t = lane & 3;
   const int row = tid / 32 * 16 + g;
@@ -230,37 +223,27 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int i = 0; i < kTokens / 2; ++i)
     results[(i / 4 * 8 + 2 * t + i % 2) * (kRows + 1) + row + 8 * (i / 2 % 2)] = sum[i];
   __syncthreads();
-  for (int i = tid; i < kTokens * kRows; i += kThreads) {
-    const int r = i % kRows, token = i / kRows;
-    if (first_token + token >= inputs.num_tokens) break;
-    if (first_row + r >= w.n) continue;
-    const std::int64_t o = static_cast<std::int64_t>(first_token + token) * w.n + first_row + r;
-    const float value = results[token * (kRows + 1) + r];
-    if (item.f32_out)
-      static_cast<float*>(item.out)[o] = value;
-    else
-      static_cast<Bf16Bits*>(item.out)[o] = f32_to_bf16(value);
-  }
+  store_tile<kRows, kTokens, kThreads>(item, results, first_row, first_token, inputs.num_tokens);
 #endif
 }
 
 template <int kTokens>
-void launch(const LinearGroup& group, int tiles, const SortedInputs& inputs, cudaStream_t stream) {
+void launch(const LinearGroup& group, const SortedInputs& inputs, cudaStream_t stream) {
   constexpr auto kBytes = static_cast<int>(linear_wgmma_shared_bytes(kTokens));
   static const cudaError_t raised =
       cudaFuncSetAttribute(linear_groups<kTokens>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   static_cast<void>(raised);  // a failure shows as the launch's
-  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>((inputs.num_tokens + kTokens - 1) / kTokens));
+  const dim3 grid(static_cast<unsigned>(group.num_tiles),
+                  static_cast<unsigned>((inputs.num_tokens + kTokens - 1) / kTokens));
   linear_groups<kTokens><<<grid, kThreads, kBytes, stream>>>(group, inputs);
 }
 
-// A tile of rows reads one slice of x and one row of scales, and there are at most two orders of x.
-bool fits_groups(std::span<const LinearItem> items) {
+// There are at most two orders of x.
+bool sorts_inputs(std::span<const LinearItem> items) {
   const LinearItem* fp8 = nullptr;
   for (const LinearItem& item : items) {
     const bool codes = item.weight.format == WeightFormat::kFp8Block128;
-    if (!codes && (item.weight.format != WeightFormat::kBf16 || item.quantise)) return false;
-    if (item.weight.k % kLinearChunk != 0 || item.group_rows % kRows != 0) return false;
+    if (!codes && item.quantise) return false;
     if (codes && fp8 != nullptr && fp8->quantise != item.quantise) return false;
     if (codes) fp8 = &item;
   }
@@ -288,19 +271,19 @@ SortedInputs sort_inputs(const LinearCall& call, std::span<const LinearItem> ite
 
 void launch_linear_wgmma(const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch,
                          cudaStream_t stream) {
-  static const bool compiled = compiled_for_sm90(linear_groups<64>);
-  LinearGroup group{};
-  int tiles = 0;
-  for (const LinearItem& item : items) {
-    group.items[group.num_items] = item;
-    group.items[group.num_items++].first_tile = tiles;
-    tiles += (item.weight.n + kRows - 1) / kRows;
-  }
-  const int tokens = linear_wgmma_tokens(call.num_tokens, tiles);
-  if (!compiled || tokens == 0 || !fits_groups(items)) return launch_linear_mma_tiled(call, items, scratch, stream);
+  const LinearGroup group = make_linear_group(items, kRows);
+  static const bool compiled = compiled_for_sm90(linear_groups<128>);
+  if (!compiled || !fits_tensor_cores(items, kRows)) return launch_linear_mma_tiled(call, items, scratch, stream);
+  bool has_codes = false;
+  for (const LinearItem& item : items) has_codes = has_codes || item.weight.format == WeightFormat::kFp8Block128;
+  const LinearSplit split = linear_split(call.num_tokens, group.num_tiles, items.front().weight.k, has_codes);
+  if (split.tokens > 0)
+    return launch_linear_split(call, group, quantised_rows(call, items, scratch, stream), split, stream);
+  const int tokens = linear_wgmma_tokens(call.num_tokens, group.num_tiles);
+  if (tokens == 0 || !sorts_inputs(items)) return launch_linear_mma_tiled(call, items, scratch, stream);
   const SortedInputs inputs = sort_inputs(call, items, scratch, stream);
-  if (tokens == 64) return launch<64>(group, tiles, inputs, stream);
-  launch<128>(group, tiles, inputs, stream);
+  if (tokens == 64) return launch<64>(group, inputs, stream);
+  launch<128>(group, inputs, stream);
 }
 
 void linear_wgmma(ExecutionContext& context, const LinearPlan& plan, const LinearArgs& args) {

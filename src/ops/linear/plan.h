@@ -55,6 +55,36 @@ constexpr int linear_wgmma_tokens(std::int64_t num_tokens, std::int64_t num_row_
   return num_row_tiles * ((num_tokens + 63) / 64) >= kLeastBlocks ? 64 : 0;
 }
 
+// linear/wgmma where such tiles are few: `blocks` of a cluster share the sums of a tile of 128 weight rows and `tokens`
+// rows of x; 0 where the other kernels are ahead.
+struct LinearSplit {
+  int tokens = 0;
+  int blocks = 0;
+};
+inline constexpr int kLinearSplitStages = 4;                     // chunks of x in shared memory
+inline constexpr int kLinearSplitStride = kLinearWgmmaRows + 4;  // floats of a row of x among the sums
+constexpr std::int64_t linear_split_shared_bytes(const LinearSplit& split) {
+  const std::int64_t sums =
+      split.blocks > 1 ? kLinearWarps / split.blocks * split.tokens * kLinearSplitStride * std::int64_t{4} : 0;
+  return kLinearSplitStages * split.tokens * kLinearChunk * 2 + sums + 1024;
+}
+// The bounds are measured (docs/gpu_h200.md). A card of 132 multiprocessors takes 16 clusters of eight blocks at once
+// and 32 of four, less where the last of its groups of multiprocessors is short: more would wait for a second turn.
+constexpr LinearSplit linear_split(std::int64_t num_tokens, std::int64_t num_row_tiles, std::int64_t in_features,
+                                   bool has_codes) {
+  if (num_tokens <= 16) return {};
+  if (num_tokens > 128 && num_row_tiles * ((num_tokens + 127) / 128) >= 128) return {};  // larger tiles fill the card
+  const int tokens = num_tokens <= 32 ? 32 : 64;
+  const std::int64_t tiles = num_row_tiles * ((num_tokens + tokens - 1) / tokens);
+  int blocks = tiles <= 12 ? 8 : tiles <= 24 ? 4 : tiles <= 66 ? 2 : 1;
+  const bool between = (tiles > (tokens == 32 ? 12 : 24) && tiles < 48) || (tiles > 66 && tiles < 100);
+  if (num_tokens <= 64 && between) return {};
+  // bf16 weights alone are read at the memory's speed by the other kernels.
+  if (blocks == 1 && !has_codes) return {};
+  while (blocks > in_features / kLinearChunk) blocks /= 2;
+  return {tokens, blocks};
+}
+
 // Rows of x after AQ, for calls of more than eight rows (smaller calls quantise in registers), or in the order that
 // linear/wgmma asks for.
 constexpr std::int64_t linear_workspace_bytes(std::int64_t max_tokens, std::int64_t in_features) {
