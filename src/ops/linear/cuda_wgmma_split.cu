@@ -20,10 +20,10 @@ namespace {
 // Two warpgroups multiply; the four warps of a third bring x, one a stage. What they write needs a fence that waits for
 // all memory that a thread has asked for: in the multiplying threads that would be the weights to come.
 constexpr int kThreads = 256, kProducers = 32 * kLinearSplitStages;
-constexpr int kRows = kLinearWgmmaRows;
-constexpr int kStages = kLinearSplitStages;
 
 #if FATHOM_HAS_WGMMA
+constexpr int kRows = kLinearWgmmaRows;
+constexpr int kStages = kLinearSplitStages;
 constexpr int kRowBytes = 128;  // 64 columns: half a chunk; the halves stand one after the other
 
 struct Chunk {
