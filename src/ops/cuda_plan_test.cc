@@ -195,6 +195,8 @@ TEST(CudaPlan, experts_take_larger_tiles_where_there_is_work_for_them) {
   EXPECT_EQ(moe_down_rows(16, 4096), 128);
   EXPECT_EQ(moe_down_rows(256, 64), 64);
   EXPECT_EQ(moe_wgmma_tokens(128, 256, 6), 0);
+  EXPECT_EQ(moe_wgmma_tokens(128, 8, 2), 0) << "a decode step";
+  EXPECT_GT(moe_wgmma_tokens(129, 8, 2), 0);
   EXPECT_EQ(moe_wgmma_tokens(1024, 256, 6), 32);
   EXPECT_EQ(moe_wgmma_tokens(2048, 256, 6), 64);
 }

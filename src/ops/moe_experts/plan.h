@@ -8,11 +8,12 @@
 namespace fathom::cuda {
 
 inline constexpr int kMoeWarps = 8;
-inline constexpr int kMoeUpRows = 16;       // rows of w1 and of w3 a block
-inline constexpr int kMoeDownRows = 64;     // rows of w2 a block, or twice as many
-inline constexpr int kMoeWgmmaRows = 128;   // wgmma: 64 of w1 and of w3, or 128 of w2
-inline constexpr int kMoeWgmmaTokens = 32;  // or twice as many rows of x
-inline constexpr int kMoeWgmmaLeast = 8;    // rows an expert, on average
+inline constexpr int kMoeUpRows = 16;         // rows of w1 and of w3 a block
+inline constexpr int kMoeDownRows = 64;       // rows of w2 a block, or twice as many
+inline constexpr int kMoeDecodeTokens = 128;  // most rows of a decode step
+inline constexpr int kMoeWgmmaRows = 128;     // wgmma: 64 of w1 and of w3, or 128 of w2
+inline constexpr int kMoeWgmmaTokens = 32;    // or twice as many rows of x
+inline constexpr int kMoeWgmmaLeast = 8;      // rows an expert, on average
 // Most rows of a call whose experts are summed by the last block of w2 to arrive; larger calls get a launch.
 inline constexpr std::int64_t kMoeArrivalTokens = 256;
 
@@ -44,9 +45,10 @@ constexpr MoeScratch moe_scratch(std::int64_t tokens, std::int64_t hidden, std::
   return s;
 }
 
-// Rows of x in a block of moe_experts/wgmma; 0 where the smaller tiles of `mma` are ahead.
+// Rows of x in a block of moe_experts/wgmma; 0 where the smaller tiles of `mma` are ahead. It has a launch more, and
+// those of a decode step's layer are counted (Model.launches_of_a_layer): not for the rows of one.
 constexpr int moe_wgmma_tokens(std::int64_t tokens, std::int64_t experts, std::int64_t topk) {
-  if (tokens * topk < kMoeWgmmaLeast * experts) return 0;
+  if (tokens <= kMoeDecodeTokens || tokens * topk < kMoeWgmmaLeast * experts) return 0;
   return tokens * topk > kMoeWgmmaTokens * experts ? 2 * kMoeWgmmaTokens : kMoeWgmmaTokens;
 }
 
