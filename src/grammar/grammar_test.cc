@@ -115,7 +115,8 @@ TEST(Grammar, AnchorsDotsAndLookaroundKeepTheirMeaning) {
                                                    {"^(yes|no)$", "no", "noo"},
                                                    {"^x.y$", "x-y", "x\ny"},
                                                    {"^é.$", "éa", "é\n"},
-                                                   {"(^a|b)c", "ac", "aac"}}) {
+                                                   {"(^a|b)c", "ac", "aac"},
+                                                   {"\\x41b*", "Ab", "\xD0\x9B"}}) {
     EXPECT_TRUE(accepts({GrammarKind::kRegex, row.pattern}, row.fits)) << row.pattern;
     EXPECT_FALSE(accepts({GrammarKind::kRegex, row.pattern}, row.does_not)) << row.pattern;
     std::string fits, does_not;
@@ -129,6 +130,12 @@ TEST(Grammar, AnchorsDotsAndLookaroundKeepTheirMeaning) {
     EXPECT_FALSE(accepts(schema_of(pattern), "\"é\"x\"")) << pattern;
     EXPECT_FALSE(accepts(schema_of(pattern), "\"é\nx\"")) << pattern;
   }
+  for (const char* pattern : {"\"x\"", "a\\\\b", "\\n", "[\"]", "[^\\s\\S]", "^a[\\x00-\\x1f]$", "[a-\\d]", "a{2,1}"}) {
+    const auto result = compiler().compile(schema_of(pattern), kPatience);
+    ASSERT_FALSE(result.ok()) << pattern;
+    EXPECT_NE(result.status().message().find("\"pattern\""), std::string::npos) << result.status().message();
+  }
+  EXPECT_TRUE(accepts({GrammarKind::kRegex, "\"x\""}, "\"x\""));
   for (const char* pattern : {"a^b", "a$b", "(^a)*", "a(?=b)", "(?!a).", "\\bword", "\\Aword"}) {
     for (const GrammarSpec& spec : {GrammarSpec{GrammarKind::kRegex, pattern}, schema_of(pattern)}) {
       const auto result = compiler().compile(spec, kPatience);
@@ -141,6 +148,13 @@ TEST(Grammar, AnchorsDotsAndLookaroundKeepTheirMeaning) {
         {"f", R"({"type": "object", "patternProperties": {)" + quoted + R"(: {"type": "integer"}}})"}};
     EXPECT_FALSE(make_tool_calls_source(tools, ToolCallRule::kRequired, true).ok()) << pattern;
   }
+}
+
+TEST(Grammar, StringsOfBoundedLengthHoldNoControlCharacters) {
+  const GrammarSpec spec{GrammarKind::kJsonSchema, R"({"type": "string", "minLength": 1, "maxLength": 3})"};
+  EXPECT_TRUE(accepts(spec, "\"abc\""));
+  for (const char* text : {"\"a\tb\"", "\"\x05\"", "\"a\nb\"", "\"abcd\"", "\"\""})
+    EXPECT_FALSE(accepts(spec, text)) << text;
 }
 
 // The library tells its log what it leaves out; that is an error here, also the second time.

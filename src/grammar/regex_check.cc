@@ -1,6 +1,8 @@
 #include "grammar/regex_check.h"
 
+#include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <vector>
 
 namespace fathom {
@@ -18,14 +20,22 @@ struct Group {
   bool ended = false;       // a '$' does
   bool any_ended = false;   // one does in an earlier alternative
   bool has_anchor = false;  // anywhere in it
+  double size = 0;          // of it, repetitions written out
+  double last_size = 0;     // of what stands before
 };
 
 class Reader {
  public:
   explicit Reader(std::string_view regex) : regex_(regex) {}
 
-  Status read() {
-    while (at_ < regex_.size()) FATHOM_RETURN_IF_ERROR(read_one());
+  Status read(std::size_t most_size) {
+    while (at_ < regex_.size()) {
+      FATHOM_RETURN_IF_ERROR(read_one());
+      if (groups_.back().size > static_cast<double>(most_size)) {
+        return invalid_argument("the expression repeats to more than " + std::to_string(most_size) +
+                                " characters, which takes too long to compile");
+      }
+    }
     return {};
   }
 
@@ -65,7 +75,7 @@ class Reader {
       case '*':
       case '+':
       case '?': return {};  // of what stands before, which has been looked at
-      case '{': at_ = std::min(regex_.find('}', at_), regex_.size() - 1) + 1; return {};
+      case '{': return repeat();
       case ']':
       case '}': return wrong(begin, "a bracket", "closes nothing; write it with a backslash");
       default: return consume(begin);
@@ -75,6 +85,28 @@ class Reader {
   Status consume(std::size_t begin) {
     if (groups_.back().ended) return left_out(begin, "what stands", "comes after a '$', which is not supported");
     groups_.back().consumed = true;
+    grow(1);
+    return {};
+  }
+
+  void grow(double size) {
+    groups_.back().size += size;
+    groups_.back().last_size = size;
+  }
+
+  // The larger of {n}, {n,} and {n,m} counts.
+  Status repeat() {
+    const std::size_t end = std::min(regex_.find('}', at_), regex_.size() - 1);
+    std::uint64_t most = 1;
+    while (at_ < end) {
+      std::uint64_t count = 0;
+      const auto [rest, error] = std::from_chars(regex_.data() + at_, regex_.data() + end, count);
+      if (error == std::errc::result_out_of_range) count = UINT64_MAX;
+      most = std::max(most, count);
+      at_ = static_cast<std::size_t>(rest - regex_.data()) + 1;
+    }
+    at_ = end + 1;
+    groups_.back().size += groups_.back().last_size * static_cast<double>(most - 1);
     return {};
   }
 
@@ -109,6 +141,7 @@ class Reader {
     group.consumed = true;
     group.ended = inner.ended || inner.any_ended;
     group.has_anchor = group.has_anchor || inner.has_anchor;
+    grow(inner.size);
     return {};
   }
 
@@ -129,6 +162,9 @@ class Reader {
     const char c = regex_[at_++];
     const bool plain_zero =
         c == '0' && (at_ == regex_.size() || std::isdigit(static_cast<unsigned char>(regex_[at_])) == 0);
+    const bool two_digits = at_ + 1 < regex_.size() && std::isxdigit(static_cast<unsigned char>(regex_[at_])) != 0 &&
+                            std::isxdigit(static_cast<unsigned char>(regex_[at_ + 1])) != 0;
+    if (c == 'x' && !two_digits) return wrong(begin, "'\\x'", "stands without two hexadecimal digits");
     if (!is_alnum(c) || plain_zero || (in_class && c == 'b') || kKnownLetters.find(c) != kNone) return {};
     return left_out(begin, std::string("'\\") + c + "'", "is not supported");
   }
@@ -141,15 +177,20 @@ class Reader {
 
 }  // namespace
 
-Status check_regex(std::string_view regex) { return Reader(regex).read(); }
+Status check_regex(std::string_view regex, std::size_t most_size) { return Reader(regex).read(most_size); }
 
-std::string spell_out_dots(std::string_view regex) {
+std::string spell_out(std::string_view regex) {
   std::string out;
   bool in_class = false;
   for (std::size_t i = 0; i < regex.size(); ++i) {
     const char c = regex[i];
     if (c == '.' && !in_class) {
       out += kNoLineEnd;
+      continue;
+    }
+    if (regex.substr(i).starts_with("\\x")) {
+      out += "\\u00";
+      ++i;
       continue;
     }
     out += c;

@@ -71,6 +71,7 @@ TEST(CheckRegex, WhatTheLibraryWouldLeaveOutIsNamed) {
       {"[\\q]", "'\\q'"},
       {"\\012", "'\\0'"},
       {"a\\", "last character"},
+      {"\\x4", "two hexadecimal digits"},
       {"[a", "not closed"},
       {"a]", "closes nothing"},
       {"a)", "closes nothing"},
@@ -83,11 +84,23 @@ TEST(CheckRegex, WhatTheLibraryWouldLeaveOutIsNamed) {
   }
 }
 
+TEST(CheckRegex, RepetitionsCountAsWrittenOut) {
+  for (const char* regex : {"a{100}", "(ab){50}", "(a{10}){10}", "a{5,100}", "[a-z]{100,}", "((a|b){25}){2}"}) {
+    EXPECT_TRUE(check_regex(regex, 100).ok()) << regex;
+    EXPECT_FALSE(check_regex(regex, 99).ok()) << regex;
+  }
+  for (const char* regex : {"(((a{99}){99}){99}){99}", "a{99999999999999999999}", "a{0,1000000}"}) {
+    EXPECT_FALSE(check_regex(regex, 1000).ok()) << regex;
+    EXPECT_TRUE(check_regex(regex).ok()) << regex;
+  }
+}
+
 TEST(CheckRegex, DotsAreSpelledOut) {
   const std::string any = "[^\\n\\r\\u2028\\u2029]";
-  EXPECT_EQ(spell_out_dots("a.b"), "a" + any + "b");
-  EXPECT_EQ(spell_out_dots(".*\\.[.\\].].?"), any + "*\\.[.\\].]" + any + "?");
-  EXPECT_EQ(spell_out_dots("plain\\\\"), "plain\\\\");
+  EXPECT_EQ(spell_out("a.b"), "a" + any + "b");
+  EXPECT_EQ(spell_out(".*\\.[.\\].].?"), any + "*\\.[.\\].]" + any + "?");
+  EXPECT_EQ(spell_out("plain\\\\"), "plain\\\\");
+  EXPECT_EQ(spell_out("\\x41b\\\\x41[\\x42]"), "\\u0041b\\\\x41[\\u0042]");
 }
 
 }  // namespace

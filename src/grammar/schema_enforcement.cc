@@ -16,6 +16,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// The library's automaton of a pattern takes time with the square of its size: a third of a second here.
+constexpr std::size_t kMostPatternSize = 1000;
+
 bool among(std::initializer_list<std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -107,7 +110,8 @@ std::string unmet_of_types(const Json& schema, const Json& type) {
   }
   if (is_string) {
     if (schema.contains("pattern") && schema["pattern"].is_string()) {
-      if (const Status status = check_regex(schema["pattern"].get_ref<const std::string&>()); !status.ok()) {
+      if (const Status status = check_regex(schema["pattern"].get_ref<const std::string&>(), kMostPatternSize);
+          !status.ok()) {
         return "\"pattern\": " + status.message();
       }
     }
@@ -132,7 +136,7 @@ std::string unmet_of_types(const Json& schema, const Json& type) {
     }
     if (schema.contains("patternProperties")) {
       for (const auto& [name, value] : schema["patternProperties"].items()) {
-        const Status status = check_regex(name);
+        const Status status = check_regex(name, kMostPatternSize);
         if (!status.ok()) return "\"patternProperties\": " + status.message();
       }
     }
@@ -235,12 +239,10 @@ Status check_enforced(const Json& schema) {
   return {};
 }
 
-bool spell_out_patterns(Json& schema) {
-  bool changed = false;
-  const auto spelled = [&changed](const std::string& regex) {
-    std::string text = as_ascii(spell_out_dots(regex));
-    changed = changed || text != regex;
-    return text;
+std::vector<std::string> spell_out_patterns(Json& schema) {
+  std::vector<std::string> patterns;
+  const auto spelled = [&patterns](const std::string& regex) {
+    return patterns.emplace_back(as_ascii(spell_out(regex)));
   };
   std::vector<Place<Json>> places{{&schema, ""}};
   while (!places.empty()) {
@@ -259,7 +261,7 @@ bool spell_out_patterns(Json& schema) {
     }
     push_schemas_within(place, places);
   }
-  return changed;
+  return patterns;
 }
 
 }  // namespace fathom

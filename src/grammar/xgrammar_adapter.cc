@@ -1,4 +1,5 @@
 // The one file that sees the library. Its exceptions end here, and so does its log.
+#include <grammar_functor.h>
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -46,15 +48,29 @@ class HeardWarnings {
 thread_local HeardWarnings* HeardWarnings::listening_ = nullptr;
 
 struct Compiled final : CompiledGrammar {
-  explicit Compiled(xgrammar::CompiledGrammar g) : grammar(std::move(g)) {}
+  Compiled(xgrammar::CompiledGrammar g, std::shared_ptr<const std::vector<std::uint32_t>> a)
+      : grammar(std::move(g)), also(std::move(a)) {}
   xgrammar::CompiledGrammar grammar;
+  // A mask that holds besides; null: none. JSON's strings hold no control characters, and those that the library makes
+  // of minLength and maxLength do. Tokens with any but line ends are left out of JSON wherever they would stand.
+  std::shared_ptr<const std::vector<std::uint32_t>> also;
 };
+
+std::shared_ptr<const std::vector<std::uint32_t>> mask_without_controls(const std::vector<std::string>& token_bytes) {
+  auto mask = std::make_shared<std::vector<std::uint32_t>>((token_bytes.size() + 31) / 32, ~0u);
+  for (std::size_t id = 0; id < token_bytes.size(); ++id) {
+    const bool has = std::any_of(token_bytes[id].begin(), token_bytes[id].end(),
+                                 [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r'; });
+    if (has) (*mask)[id / 32] &= ~(1u << (id % 32));
+  }
+  return mask;
+}
 
 class Matcher final : public GrammarMatcher {
  public:
   Matcher(std::shared_ptr<const CompiledGrammar> grammar, std::int64_t vocab_size)
       : grammar_(std::move(grammar)),
-        matcher_(static_cast<const Compiled&>(*grammar_).grammar),
+        matcher_(compiled().grammar),
         mask_words_(xgrammar::GetBitmaskSize(static_cast<int>(vocab_size))) {}
 
   bool next_mask(std::span<std::uint32_t> mask) override {
@@ -69,12 +85,18 @@ class Matcher final : public GrammarMatcher {
     tensor.ndim = 1;
     tensor.dtype = xgrammar::GetBitmaskDLType();
     tensor.shape = &mask_words_;
-    return matcher_.FillNextTokenBitmask(&tensor);
+    const bool is_bound = matcher_.FillNextTokenBitmask(&tensor);
+    if (compiled().also == nullptr) return is_bound;
+    for (std::size_t i = 0; i < mask.size(); ++i) mask[i] &= (*compiled().also)[i];
+    return true;
   }
 
   Status accept(TokenId token) override {
     if (matcher_.IsTerminated()) return failed_precondition("a token came after the constrained answer had ended");
-    if (!matcher_.AcceptToken(token)) {
+    const auto* also = compiled().also.get();
+    const auto id = static_cast<std::size_t>(token);
+    const bool is_barred = also != nullptr && id / 32 < also->size() && ((*also)[id / 32] >> (id % 32) & 1u) == 0;
+    if (is_barred || !matcher_.AcceptToken(token)) {
       return failed_precondition("token " + std::to_string(token) + " does not fit the answer's grammar");
     }
     return {};
@@ -84,6 +106,8 @@ class Matcher final : public GrammarMatcher {
   bool may_end() const override { return matcher_.IsCompleted(); }
 
  private:
+  const Compiled& compiled() const { return static_cast<const Compiled&>(*grammar_); }
+
   std::shared_ptr<const CompiledGrammar> grammar_;
   xgrammar::GrammarMatcher matcher_;
   std::int64_t mask_words_;
@@ -131,13 +155,38 @@ std::string words_of(const std::exception& error) {
   return text.empty() ? "it cannot be read" : text;
 }
 
+// The library makes an automaton of a string's pattern, without the characters that JSON writes as escapes (quotes,
+// backslashes, control characters). Where nothing is left of it, or it cannot make one, it falls back to a grammar that
+// lets them through bare: no JSON.
+Status check_quotable(const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    try {
+      auto made = xgrammar::GrammarFSMBuilder::Regex(pattern, true);
+      if (made.IsErr()) return invalid_argument("\"pattern\": " + words_of(std::move(made).UnwrapErr()));
+      const auto automaton = std::move(made).Unwrap();
+      std::unordered_set<int> states;
+      automaton.GetReachableStates(&states);
+      if (std::none_of(states.begin(), states.end(), [&](int state) { return automaton.IsEndState(state); })) {
+        return invalid_argument(
+            "\"pattern\": " + pattern +
+            " needs a quote, a backslash or a control character, which is not supported in strings");
+      }
+    } catch (const std::exception& error) {
+      return invalid_argument("\"pattern\": " + words_of(error));
+    }
+  }
+  return {};
+}
+
 // Compilations run here and outlive a caller who stops waiting. Shared by the compiler and its threads.
 class Workshop : public std::enable_shared_from_this<Workshop> {
  public:
   using Product = Result<std::shared_ptr<const CompiledGrammar>>;
 
-  Workshop(xgrammar::TokenizerInfo info, const GrammarLimits& limits)
-      : compiler_(info, 1, true, limits.cache_bytes, false), limits_(limits) {}
+  Workshop(xgrammar::TokenizerInfo info, const std::vector<std::string>& token_bytes, const GrammarLimits& limits)
+      : compiler_(info, 1, true, limits.cache_bytes, false),
+        without_controls_(mask_without_controls(token_bytes)),
+        limits_(limits) {}
 
   Product compile(const GrammarSpec& spec, std::chrono::milliseconds timeout) {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
@@ -214,17 +263,16 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
         return invalid_argument("the grammar would leave out a condition (the answer could break it unseen): " +
                                 warnings.first());
       }
-      return wrap(compiler_.CompileGrammar(grammar));
+      const bool is_json = spec.kind == GrammarKind::kJsonObject || spec.kind == GrammarKind::kJsonSchema;
+      return std::shared_ptr<const CompiledGrammar>(
+          std::make_shared<Compiled>(compiler_.CompileGrammar(grammar), is_json ? without_controls_ : nullptr));
     } catch (const std::exception& error) {
       return invalid_argument("the grammar is not valid: " + words_of(error));
     }
   }
 
-  static Product wrap(xgrammar::CompiledGrammar grammar) {
-    return std::shared_ptr<const CompiledGrammar>(std::make_shared<Compiled>(std::move(grammar)));
-  }
-
   xgrammar::GrammarCompiler compiler_;
+  std::shared_ptr<const std::vector<std::uint32_t>> without_controls_;
   GrammarLimits limits_;
   std::mutex mutex_;
   std::condition_variable place_free_;
@@ -235,8 +283,10 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
 
 class Compiler final : public GrammarCompiler {
  public:
-  Compiler(xgrammar::TokenizerInfo info, std::int64_t vocab_size, const GrammarLimits& limits)
-      : workshop_(std::make_shared<Workshop>(std::move(info), limits)), vocab_size_(vocab_size), limits_(limits) {}
+  Compiler(xgrammar::TokenizerInfo info, const std::vector<std::string>& token_bytes, const GrammarLimits& limits)
+      : workshop_(std::make_shared<Workshop>(std::move(info), token_bytes, limits)),
+        vocab_size_(static_cast<std::int64_t>(token_bytes.size())),
+        limits_(limits) {}
 
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec,
                                                          std::chrono::milliseconds timeout) override {
@@ -259,7 +309,7 @@ class Compiler final : public GrammarCompiler {
     if (spec.kind == GrammarKind::kRegex) {
       if (spec.source.empty()) return invalid_argument("the regular expression is empty");
       FATHOM_RETURN_IF_ERROR(check_regex(spec.source));
-      return GrammarSpec{spec.kind, spell_out_dots(spec.source)};
+      return GrammarSpec{spec.kind, spell_out(spec.source)};
     }
     if (bracket_depth(spec.source) > limits_.nesting) {
       return invalid_argument("the schema nests deeper than " + std::to_string(limits_.nesting) + " levels");
@@ -273,7 +323,9 @@ class Compiler final : public GrammarCompiler {
     if (spec.kind != GrammarKind::kJsonSchema) return spec;
     FATHOM_RETURN_IF_ERROR(check_not_recursive(json));
     FATHOM_RETURN_IF_ERROR(check_enforced(json));
-    return spell_out_patterns(json) ? GrammarSpec{spec.kind, json.dump()} : spec;
+    const auto patterns = spell_out_patterns(json);
+    FATHOM_RETURN_IF_ERROR(check_quotable(patterns));
+    return patterns.empty() ? spec : GrammarSpec{spec.kind, json.dump()};
   }
 
   std::shared_ptr<Workshop> workshop_;
@@ -304,7 +356,9 @@ Result<std::string> make_tool_calls_source(std::span<const CallableTool> tools, 
     if (const Status status = check_enforced(schema); !status.ok()) {
       return status.with_context("the parameters of tool " + tool.name);
     }
-    spell_out_patterns(schema);
+    if (const Status status = check_quotable(spell_out_patterns(schema)); !status.ok()) {
+      return status.with_context("the parameters of tool " + tool.name);
+    }
     if (schema.is_object() && !schema.contains("type")) schema["type"] = "object";
     if (schema.is_boolean()) schema = Json{{"type", "object"}};
     // A value ends at the first "</": excluding the closing tag's marker keeps raw strings parseable.
@@ -351,7 +405,8 @@ Result<std::unique_ptr<GrammarCompiler>> make_grammar_compiler(GrammarVocabulary
   try {
     xgrammar::TokenizerInfo info(vocabulary.token_bytes, xgrammar::VocabType::RAW, static_cast<int>(vocab_size),
                                  std::vector<std::int32_t>(vocabulary.stop_ids.begin(), vocabulary.stop_ids.end()));
-    return std::unique_ptr<GrammarCompiler>(std::make_unique<Compiler>(std::move(info), vocab_size, limits));
+    return std::unique_ptr<GrammarCompiler>(
+        std::make_unique<Compiler>(std::move(info), vocabulary.token_bytes, limits));
   } catch (const std::exception& error) {
     return internal_error("the grammar library refused the vocabulary: " + words_of(error));
   }

@@ -1,6 +1,7 @@
 // The small routes: models, tokens, cache, health, metrics, requests.
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 
 #include "server/answer.h"
@@ -88,6 +89,20 @@ void write_record(JsonWriter& json, const RouteCall& call, const RequestRecord& 
   json.end_object();
 }
 
+// Names with a slash come as %2F. What is no such code stays as it is.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    unsigned char code = 0;
+    const char* const digits = text.data() + i + 1;
+    const bool is_code =
+        text[i] == '%' && i + 2 < text.size() && std::from_chars(digits, digits + 2, code, 16).ptr == digits + 2;
+    out += is_code ? static_cast<char>(code) : text[i];
+    if (is_code) i += 2;
+  }
+  return out;
+}
+
 struct Health {
   bool ok = false;
   std::string status, reason;
@@ -142,7 +157,7 @@ void handle_models(RouteCall& call) {
 }
 
 void handle_model(RouteCall& call) {
-  const std::string name = call.request().path.substr(std::string_view("/v1/models/").size());
+  const std::string name = percent_decoded(call.request().path.substr(std::string_view("/v1/models/").size()));
   const auto& names = call.server->options.model_names;
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     return call.reply_error({404, "model: '" + name + "' is not served here", "model", "model_not_found"});

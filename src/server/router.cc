@@ -49,6 +49,15 @@ bool method_matches(std::string_view wanted, std::string_view method) {
   return wanted == method || (wanted == "GET" && method == "HEAD");
 }
 
+std::string allowed_methods(std::string_view path) {
+  std::string out;
+  for (const Route& route : kRoutes) {
+    if (!path_matches(route.path, path)) continue;
+    out += (out.empty() ? "" : ", ") + std::string(route.method == std::string_view("*") ? "GET, POST" : route.method);
+  }
+  return out;
+}
+
 // The client's own, when it is harmless in a header and a log line; else a fresh one.
 std::string request_id(const HttpRequest& request) {
   const std::string_view given = request.header("x-request-id");
@@ -121,8 +130,10 @@ void answer_request(ServerContext& server, std::shared_ptr<HttpExchange> exchang
   }
   if (route == nullptr) {
     const std::string what = request.method.substr(0, 20) + " " + request.path.substr(0, 200);
-    if (wrong_method)
+    if (wrong_method) {
+      call.exchange->add_header("Allow", allowed_methods(request.path));
       return call.reply_error({405, what + ": the path is there, but not for this method", {}, "method_not_allowed"});
+    }
     return call.reply_error({404, what + ": there is no such route", {}, "not_found"});
   }
   if (route->needs_model) {
@@ -134,6 +145,13 @@ void answer_request(ServerContext& server, std::shared_ptr<HttpExchange> exchang
     if (const EngineHealth health = call.model->engine->health(); !health.ok) {
       return call.reply_error(not_available(health.reason));
     }
+  }
+  const std::string_view encoding = request.header("content-encoding");
+  if (!request.body.empty() && !encoding.empty() && encoding != "identity") {
+    return call.reply_error({415,
+                             "content-encoding: found " + std::string(encoding.substr(0, 40)) +
+                                 ", expected none: bodies are read as they are",
+                             "content-encoding", "unsupported_media_type"});
   }
   route->handler(call);
 }

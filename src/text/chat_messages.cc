@@ -72,6 +72,11 @@ Result<std::string> read_part(const JsonValue& part, const std::string& path, Ro
     if (text == nullptr || !text->is(Kind::kString)) return wrong(path + ".text", kind_of(text), "a string");
     return text->text;
   }
+  if (type->text == "refusal" && role == Role::kAssistant) {
+    const JsonValue* text = part.find("refusal");
+    if (text == nullptr || !text->is(Kind::kString)) return wrong(path + ".refusal", kind_of(text), "a string");
+    return text->text;
+  }
   if (role == Role::kTool) return "[Unsupported " + type->text + "]";
   std::string quoted;
   append_json_quoted(type->text, quoted);

@@ -85,6 +85,7 @@ MESSAGES = [
     ("messages[1].tool_calls[0].id", TEXT, "c", {"messages": TURNS}), ("messages[1].tool_calls[0].function", OBJECT, None, {"messages": TURNS}),
     ("messages[1].tool_calls[0].function.name", [*TEXT, ""], "f", {"messages": TURNS}),
     ("messages[1].tool_calls[0].function.arguments", [5, True, [], "[1]", "5"], {"a": 1}, {"messages": TURNS}),
+    ("messages[1].content[0].refusal", TEXT, "no", {"messages": [TURNS[0], {"role": "assistant", "content": [{"type": "refusal"}]}, TURNS[0]]}),
     ("messages[1].reasoning_content", TEXT, "r", {"messages": TURNS}), ("messages[2].tool_call_id", TEXT, "c", {"messages": TURNS}),
 ]
 LIMITS = [("max_tokens", integer(1, INT32), 9), ("max_completion_tokens", integer(1, INT32), 9),

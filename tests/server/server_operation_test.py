@@ -72,7 +72,24 @@ class OpenServerTest(unittest.TestCase):
         self.assertEqual(preflight.status, 204)
         self.assertIn("POST", preflight.headers["access-control-allow-methods"])
         self.assertEqual(self.server.get("/nowhere").headers["access-control-allow-origin"], "https://app.example")
-        self.assertEqual(self.server.get(CHAT).status, 405)
+        wrong = self.server.get(CHAT)
+        self.assertEqual((wrong.status, wrong.headers["allow"]), (405, "POST"))
+        self.assertEqual(self.server.request("DELETE", "/flush_cache").headers["allow"], "GET, POST")
+
+    def test_forms_of_targets_and_bodies(self):
+        """A target as proxies are sent it, a name with codes in it, a body that is packed."""
+        for target in ("http://fathom.example:80/v1/models", "HTTP://x/v1/models?limit=3"):
+            s = self.server.raw_socket()
+            s.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            self.assertTrue(s.recv(100).startswith(b"HTTP/1.1 200"), target)
+            s.close()
+        self.assertEqual(self.server.get("/v1/models/deepseek%2Dv4").json["id"], "deepseek-v4")
+        for name in ("deepseek%", "deepseek%2", "deepseek%zz", "%"):
+            self.assertEqual(self.server.get("/v1/models/" + name).status, 404)
+        packed = self.server.post(CHAT, raw=b"\x1f\x8b\x08", headers={"Content-Encoding": "gzip"})
+        self.assertEqual((packed.status, packed.json["error"]["param"]), (415, "content-encoding"))
+        self.assertEqual(self.server.post(CHAT, say("x"), headers={"Content-Encoding": "identity"}).status, 200)
+        self.check_plain()
 
     def test_tokens(self):
         for text in ("hello", "", "中文 é 👩‍🚀", "<｜User｜>x</think>"):
@@ -303,7 +320,7 @@ class OpenServerTest(unittest.TestCase):
                 head = s.recv(100)
             except (ConnectionResetError, BrokenPipeError):
                 head = b""
-            self.assertRegex(head, rb"^(HTTP/1.1 4\d\d|HTTP/1.1 505|$)")
+            self.assertRegex(head, rb"^(HTTP/1.1 4\d\d|$)")
             s.close()
         # Pipelined: two answers, in order.
         s = self.server.raw_socket()

@@ -20,7 +20,6 @@ std::string_view http_reason(int status) {
     case 500: return "Internal Server Error";
     case 501: return "Not Implemented";
     case 503: return "Service Unavailable";
-    case 505: return "HTTP Version Not Supported";
     case 529: return "Overloaded";
     default: return "Status";
   }

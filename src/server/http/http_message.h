@@ -10,7 +10,7 @@ namespace fathom {
 
 struct HttpRequest {
   std::string method;  // as sent: "GET"
-  std::string path;    // without the query; percent escapes are kept as sent (no route has any)
+  std::string path;    // without the query; percent escapes are kept as sent (a model's name may have some)
   std::string query;   // after '?', or empty
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case, in the order sent
   std::string body;

@@ -144,7 +144,8 @@ TEST_F(HttpServerTest, RefusesWhatIsTooLargeOrNoHttp) {
   EXPECT_EQ(status_for("GET /echo HTTP/1.1\r\nA: " + std::string(5000, 'x') + "\r\n\r\n"), 431);
   EXPECT_EQ(status_for("GET /echo HTTP/1.1\r\nA: " + std::string(9000, 'x')), 431);
   EXPECT_EQ(status_for("nonsense\r\n\r\n"), 400);
-  EXPECT_EQ(status_for("GET / HTTP/3.7\r\n\r\n"), 505);
+  EXPECT_EQ(status_for("GET / HTTP/3.7\r\n\r\n"), 400);
+  EXPECT_EQ(status_for("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 400);
   EXPECT_EQ(status_for("POST /echo HTTP/1.1\r\nContent-Length: 5x\r\n\r\n"), 400);
   EXPECT_EQ(status_for("POST /echo HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef"), 400);
   EXPECT_EQ(status_for("POST /echo HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nabcde"), 400);

@@ -21,7 +21,6 @@ std::string_view as_view(boost::beast::string_view text) { return {text.data(), 
 int status_of(const boost::system::error_code& error) {
   if (error == http::error::header_limit) return 431;
   if (error == http::error::body_limit) return 413;
-  if (error == http::error::bad_version) return 505;
   return 400;
 }
 
@@ -101,7 +100,12 @@ HttpRequest HttpRequestParser::take_request() {
   auto message = parser_->beast.release();
   HttpRequest request;
   request.method = std::string(as_view(message.method_string()));
-  const std::string_view target = as_view(message.target());
+  std::string_view target = as_view(message.target());
+  // As a proxy is asked: scheme and host before the path.
+  if (const std::size_t scheme = target.find("://"); scheme != std::string_view::npos && target.front() != '/') {
+    const std::size_t path = target.find('/', scheme + 3);
+    target = path == std::string_view::npos ? "/" : target.substr(path);
+  }
   const std::size_t mark = target.find('?');
   request.path = std::string(target.substr(0, mark));
   if (mark != std::string_view::npos) request.query = std::string(target.substr(mark + 1));

@@ -34,7 +34,7 @@ class HttpRequestParser {
   std::size_t feed(std::string_view bytes);
   State state() const;
 
-  // kFailed: the HTTP status to answer (400, 413, 431, 501, 505), and why.
+  // kFailed: the HTTP status to answer (400, 413, 431), and why.
   int error_status() const;
   const std::string& error_message() const;
 
