@@ -160,11 +160,12 @@ TEST(CudaPlan, attention_groups_fit_their_block_and_scratch) {
 }
 
 TEST(CudaPlan, attention_takes_warpgroups_for_many_rows_where_there_are_some) {
-  EXPECT_FALSE(attention_prefers_groups(8, 64, 132));
-  EXPECT_TRUE(attention_prefers_groups(kAttentionGroupsRows, 64, 132));
-  EXPECT_TRUE(attention_prefers_groups(4096, 64, 132));
-  EXPECT_FALSE(attention_prefers_groups(4096, 32, 132)) << "half of a warpgroup's rows would be empty";
-  EXPECT_FALSE(attention_prefers_groups(4096, 64, 0)) << "sm_80, sm_120";
+  EXPECT_FALSE(attention_prefers_groups(8, 64, 4, 132));
+  EXPECT_TRUE(attention_prefers_groups(kAttentionGroupsRows, 64, 4, 132));
+  EXPECT_TRUE(attention_prefers_groups(4096, 64, 4, 132));
+  EXPECT_FALSE(attention_prefers_groups(4096, 32, 4, 132)) << "half of a warpgroup's rows would be empty";
+  EXPECT_FALSE(attention_prefers_groups(4096, 64, 4, 0)) << "sm_80, sm_120";
+  EXPECT_FALSE(attention_prefers_groups(4096, 64, 0, 132)) << "a draft block's window holds more than 128 keys";
 }
 
 TEST(CudaPlan, experts_scratch_has_disjoint_parts) {

@@ -12,7 +12,8 @@ void sparse_attention_wgmma(ExecutionContext& context, const SparseAttentionPlan
 
 void sparse_attention_by_rows(ExecutionContext& context, const SparseAttentionPlan& plan,
                               const SparseAttentionArgs& args) {
-  if (attention_prefers_groups(args.rows->num_tokens, plan.desc.num_heads, plan.num_multiprocessors)) {
+  if (attention_prefers_groups(args.rows->num_tokens, plan.desc.num_heads, plan.desc.cache.ratio,
+                               plan.num_multiprocessors)) {
     sparse_attention_wgmma(context, plan, args);
   } else {
     sparse_attention_mma_splitk_arrival(context, plan, args);

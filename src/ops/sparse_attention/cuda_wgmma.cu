@@ -1,6 +1,6 @@
-// sparse_attention/wgmma (sm_90a; elsewhere, and for at most 32 heads, it runs `mma_splitk`): one block takes 64
-// heads and half of the channels of their results, so both products run on warpgroups and a group's result and the
-// running one fit in registers.
+// sparse_attention/wgmma (sm_90a; elsewhere, for at most 32 heads and for ratio 0, it runs `mma_splitk`): one block
+// takes 64 heads and half of the channels of their results, so both products run on warpgroups and a group's result and
+// the running one fit in registers.
 //
 // A group's 128 keys lie in shared memory as two tiles of 64 in bf16, 128-byte swizzled: the same bytes are K for Q K^T
 // and, channels contiguous, V for P V. Each warpgroup multiplies Q K^T for one tile and turns it into P, as two bf16
@@ -494,7 +494,7 @@ void sparse_attention_wgmma(ExecutionContext& context, const SparseAttentionPlan
   static const bool compiled = compiled_for_sm90(attend_groups) &&
                                cudaFuncSetAttribute(attend_groups, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                     static_cast<int>(kAttentionGroupsSharedBytes)) == cudaSuccess;
-  if (!compiled || !attention_uses_groups(d.num_heads, plan.num_multiprocessors))
+  if (!compiled || !attention_uses_groups(d.num_heads, d.cache.ratio, plan.num_multiprocessors))
     return sparse_attention_mma_splitk(context, plan, args);
   FATHOM_CHECK(d.cache.kv.head_dim == kHeadDim && d.cache.kv.rope_dim == kRopeDim, "heads of 512 channels, 64 rotated");
   if (args.rows->num_tokens == 0) return;

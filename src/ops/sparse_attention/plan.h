@@ -85,16 +85,17 @@ struct AttentionGroupsTiling {
   std::int64_t num_slots = 0;   // results of a group (64 x 256 fp32, m, l) in scratch
 };
 
-// Few heads would leave most rows of a warpgroup's tile empty.
-constexpr bool attention_uses_groups(std::int32_t num_heads, std::int32_t num_multiprocessors) {
-  return num_heads > 32 && num_multiprocessors > 0;
+// Few heads would leave most rows of a warpgroup's tile empty. Layers of ratio 0 may be a draft block's, whose window
+// holds up to 128 + kMaxDraft keys, and a block takes 128 keys of a group.
+constexpr bool attention_uses_groups(std::int32_t num_heads, std::int32_t ratio, std::int32_t num_multiprocessors) {
+  return num_heads > 32 && ratio != 0 && num_multiprocessors > 0;
 }
 
 // by_rows: from so many rows on `wgmma`, whose blocks have 64 heads, is faster than 16 heads a block.
 inline constexpr std::int64_t kAttentionGroupsRows = 9;
-constexpr bool attention_prefers_groups(std::int64_t num_tokens, std::int32_t num_heads,
+constexpr bool attention_prefers_groups(std::int64_t num_tokens, std::int32_t num_heads, std::int32_t ratio,
                                         std::int32_t num_multiprocessors) {
-  return num_tokens >= kAttentionGroupsRows && attention_uses_groups(num_heads, num_multiprocessors);
+  return num_tokens >= kAttentionGroupsRows && attention_uses_groups(num_heads, ratio, num_multiprocessors);
 }
 
 // One block a multiprocessor: rows are split only while there is room for all blocks at once.
@@ -121,7 +122,7 @@ constexpr AttentionGroupsTiling attention_groups_tiling(std::int64_t num_tokens,
 constexpr std::int64_t attention_groups_workspace_bytes(std::int64_t max_tokens, std::int32_t num_heads,
                                                         std::int32_t ratio, std::int32_t topk,
                                                         std::int32_t num_multiprocessors) {
-  if (!attention_uses_groups(num_heads, num_multiprocessors)) return 0;
+  if (!attention_uses_groups(num_heads, ratio, num_multiprocessors)) return 0;
   std::int64_t slots = 0;
   for (std::int64_t tokens = 1; tokens <= std::min<std::int64_t>(max_tokens, num_multiprocessors); ++tokens)
     slots = std::max(slots, attention_groups_tiling(tokens, num_heads, ratio, topk, num_multiprocessors).num_slots);
