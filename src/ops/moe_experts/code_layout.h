@@ -8,11 +8,7 @@
 #include <bit>
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define FATHOM_HOST_DEVICE __host__ __device__
-#else
-#define FATHOM_HOST_DEVICE
-#endif
+#include "ops/host_device.h"
 
 namespace fathom {
 

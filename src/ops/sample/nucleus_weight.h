@@ -5,11 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__CUDACC__)
-#define FATHOM_HOST_DEVICE __host__ __device__
-#else
-#define FATHOM_HOST_DEVICE
-#endif
+#include "ops/host_device.h"
 
 namespace fathom {
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "ops/host_device.h"
 #include "ops/registry.h"
 #include "ops/sample/nucleus_weight.h"
 #include "ops/sample/sample.h"
