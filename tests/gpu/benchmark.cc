@@ -16,6 +16,7 @@
 #include "ops/lm_head/lm_head.h"
 #include "ops/moe_experts/device_experts.h"
 #include "ops/moe_experts/moe_experts.h"
+#include "ops/moe_route/moe_route.h"
 #include "ops/select_topk/select_topk.h"
 #include "ops/sparse_attention/sparse_attention.h"
 
@@ -590,6 +591,26 @@ TEST(Bench, lm_head) {
     const double us = time_cuda(OpKind::kLmHead, "mma", plan.workspace_bytes, 1, 4,
                                 [&](ExecutionContext& c, int) { run_lm_head(c, plan, {x, &head, logits}); });
     line("lm_head/mma", batch, us, 129280.0 * 4096 * 2);
+  }
+}
+
+TEST(Bench, moe_route) {
+  FATHOM_NEEDS_GPU();
+  Arena arena;
+  constexpr std::int64_t kHidden = 4096, kExperts = 256, kTopk = 6;
+  std::vector<LinearWeight> gates;
+  for (int i = 0; i < 64; ++i) gates.push_back(bf16_weight(arena, kExperts, kHidden));
+  const View bias = constant_bytes(arena, DType::kF32, {kExperts}, 0);
+  for (const int batch : batches()) {
+    const View x = random_bf16(arena, {batch, kHidden}), ids = arena.poisoned(DType::kI32, {batch, kTopk}),
+               weights = arena.poisoned(DType::kF32, {batch, kTopk});
+    const MoeRoutePlan plan = plan_moe_route({batch, kHidden, kExperts, kTopk, 1.5f, true}, device_info());
+    const double us =
+        time_cuda(OpKind::kMoeRoute, "mma", plan.workspace_bytes, static_cast<int>(gates.size()), 128,
+                  [&](ExecutionContext& c, int copy) {
+                    run_moe_route(c, plan, {x, &gates[static_cast<std::size_t>(copy)], bias, {}, {}, ids, weights});
+                  });
+    line("moe_route/mma", batch, us, static_cast<double>(kExperts * kHidden * 2));
   }
 }
 

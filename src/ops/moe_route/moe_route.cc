@@ -9,10 +9,15 @@
 
 namespace fathom {
 
+std::int64_t moe_route_logits_bytes(const MoeRouteDesc& desc) {
+  return round_up(desc.max_tokens * desc.num_experts * 4, 256);
+}
+
 MoeRoutePlan plan_moe_route(const MoeRouteDesc& desc, const DeviceInfo& device) {
   FATHOM_CHECK(0 < desc.topk && desc.topk <= desc.num_experts, "a row goes to topk of the experts");
   if (device.backend == BackendKind::kCpu) return {desc, moe_route_cpu_workspace(desc, device)};
-  return {desc, round_up(desc.max_tokens * desc.num_experts * 4, 256)};
+  // Behind the logits: x as a tensor core variant may want it ordered, bf16.
+  return {desc, moe_route_logits_bytes(desc) + round_up(desc.max_tokens * desc.hidden * 2, 256)};
 }
 
 void run_moe_route(ExecutionContext& context, const MoeRoutePlan& plan, const MoeRouteArgs& args) {

@@ -35,6 +35,8 @@ struct MoeRouteArgs {
   View expert_weights;                 // out [tokens, topk] f32
 };
 
+// Of a device's workspace, at its start: the gate's product, [max_tokens, num_experts] f32.
+std::int64_t moe_route_logits_bytes(const MoeRouteDesc& desc);
 MoeRoutePlan plan_moe_route(const MoeRouteDesc& desc, const DeviceInfo& device);
 void run_moe_route(ExecutionContext& context, const MoeRoutePlan& plan, const MoeRouteArgs& args);
 OpCost cost_moe_route(const MoeRoutePlan& plan, const MoeRouteArgs& args);
