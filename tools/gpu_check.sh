@@ -4,31 +4,53 @@
 #   tools/gpu_check.sh [FOLDER] [part ...]
 #
 # FOLDER holds fathom_gpu_check, and may hold fathom, lib/ (shared libraries the machine lacks), mini-v4/ (the model) and
-# gpu_prompts.txt. Parts: correctness, model, sanitizer, selftest (fathom selftest), faults (server_fault_test.py on the
-# card, from a source tree), bench, synthetic (16 GB of disk; only when named); all the others when none is named. The full output
-# goes to $OUT/gpu_check.log, or FOLDER/gpu_check.log when OUT is unset; the exit code is 1 when any part failed.
+# gpu_prompts.txt. Parts, all of them when none is named:
+#
+#   correctness  every variant of every operation; planted truths of the profiler
+#   model        the mini model: layers against the CPU, batches, drafts, faults, launches
+#   sanitizer    memcheck and racecheck on the reduced table
+#   selftest     fathom selftest
+#   faults       server_fault_test.py on the card, from a source tree
+#   bench        each operation at Flash's shapes
+#   synthetic    captured steps of Flash's width, their launches, the configured maximum (20 GB of disk)
+#   decode       fathom bench decode --synthetic flash: every operation of such steps against its floor (20 GB of disk)
+#   draft        fathom bench draft: tokens a second by batch and depth
+#
+# Limits of time are several times what an H200 takes. The output goes to $OUT/gpu_check.log, or FOLDER/gpu_check.log when
+# OUT is unset, with a table of the parts at its end; the exit code is 1 when any part failed.
 set -uo pipefail
 folder=$(cd "${1:-.}" && pwd)
 shift || true
 parts=("$@")
-if [ ${#parts[@]} -eq 0 ]; then parts=(correctness model sanitizer selftest faults bench); fi
+if [ ${#parts[@]} -eq 0 ]; then parts=(correctness model sanitizer selftest faults bench synthetic decode draft); fi
 log="${OUT:-$folder}/gpu_check.log"
 export LD_LIBRARY_PATH="$folder/lib:${LD_LIBRARY_PATH:-}"
 if [ -d "$folder/mini-v4" ]; then export FATHOM_MINI_MODEL="$folder/mini-v4"; fi
 if [ -f "$folder/gpu_prompts.txt" ]; then export FATHOM_GPU_PROMPTS="$folder/gpu_prompts.txt"; fi
 check="$folder/fathom_gpu_check"
 failed=0
+table=()
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT
 
-run() {  # name, command...
-  local name=$1 begin=$SECONDS
-  shift
+run() {  # name, limit in seconds, command...
+  local name=$1 limit=$2 begin=$SECONDS result=passed
+  shift 2
   echo "== $name: $*"
-  if "$@"; then echo "== $name passed in $((SECONDS - begin)) s"; else
-    echo "== $name FAILED ($?) after $((SECONDS - begin)) s"
-    failed=1
-  fi
+  timeout "$limit" "$@" || { result="FAILED ($?)"; failed=1; }
+  echo "== $name $result after $((SECONDS - begin)) s"
+  table+=("$(printf '%-12s %-14s %4d s' "$name" "$result" $((SECONDS - begin)))")
+}
+
+leave_out() {  # name, why
+  echo "== $1: $2, not run"
+  table+=("$(printf '%-12s not run: %s' "$1" "$2")")
+}
+
+has_disk() { [ "$(df --output=avail -BG "${TMPDIR:-/tmp}" | tail -1 | tr -dc 0-9)" -ge 20 ]; }
+
+gtest() {  # name, limit in seconds, filter
+  run "$1" "$2" "$check" --gtest_brief=1 --gtest_filter="$3"
 }
 
 main() {
@@ -40,43 +62,55 @@ main() {
   fi
   for part in "${parts[@]}"; do
     case $part in
-      correctness) run correctness "$check" --gtest_brief=1 --gtest_filter='Gpu.*' ;;
+      correctness) gtest correctness 180 'Gpu.*:Planted.*' ;;
       model)
-        if [ -n "${FATHOM_MINI_MODEL:-}" ]; then
-          run model "$check" --gtest_brief=1 --gtest_filter='Model.*'
-        else
-          echo "== model: no mini-v4 beside the program, not run"
-        fi
+        if [ -n "${FATHOM_MINI_MODEL:-}" ]; then gtest model 60 'Model.*'; else leave_out model "no mini-v4 beside the program"; fi
         ;;
       sanitizer)
         if command -v compute-sanitizer > /dev/null; then
           export FATHOM_GPU_REDUCED=1
-          run memcheck timeout 150 compute-sanitizer --tool memcheck --error-exitcode 9 "$check" --gtest_brief=1 --gtest_filter='Gpu.*'
-          run racecheck timeout 150 compute-sanitizer --tool racecheck --error-exitcode 9 "$check" --gtest_brief=1 --gtest_filter='Gpu.*'
+          for tool in memcheck racecheck; do
+            run $tool 150 compute-sanitizer --tool $tool --error-exitcode 9 "$check" --gtest_brief=1 --gtest_filter='Gpu.*'
+          done
           unset FATHOM_GPU_REDUCED
         else
-          echo "== sanitizer: compute-sanitizer is not here, not run"
+          leave_out sanitizer "compute-sanitizer is not here"
         fi
         ;;
       selftest)
         if [ -x "$folder/fathom" ]; then
-          run selftest env XDG_CACHE_HOME="$cache" "$folder/fathom" selftest --device cuda --model "${FATHOM_MINI_MODEL:-}"
+          run selftest 60 env XDG_CACHE_HOME="$cache" "$folder/fathom" selftest --device cuda --model "${FATHOM_MINI_MODEL:-}"
         else
-          echo "== selftest: no fathom beside the checks, not run"
+          leave_out selftest "no fathom beside the checks"
         fi
         ;;
       faults)
         if [ -x "$folder/fathom" ] && [ -f tests/server/server_fault_test.py ] && command -v nvidia-smi > /dev/null; then
-          run faults env FATHOM_FAULT_DEVICE=cuda FATHOM_PROGRAM="$folder/fathom" python3 tests/server/server_fault_test.py
+          run faults 120 env FATHOM_FAULT_DEVICE=cuda FATHOM_PROGRAM="$folder/fathom" python3 tests/server/server_fault_test.py
         else
-          echo "== faults: needs fathom beside the checks, a source tree and a GPU, not run"
+          leave_out faults "needs fathom beside the checks, a source tree and a GPU"
         fi
         ;;
-      synthetic) run synthetic "$check" --gtest_brief=1 --gtest_filter='Synthetic.*' ;;
-      bench) run bench "$check" --gtest_brief=1 --gtest_filter='Bench.*' ;;
-      *) echo "unknown part $part: expected correctness, model, sanitizer, selftest, faults, bench or synthetic" && failed=1 ;;
+      bench) gtest bench 90 'Bench.*' ;;
+      synthetic)
+        if has_disk; then gtest synthetic 150 'Synthetic.*'; else leave_out synthetic "needs 20 GB of disk in ${TMPDIR:-/tmp}"; fi
+        ;;
+      decode)
+        if [ ! -x "$folder/fathom" ]; then leave_out decode "no fathom beside the checks"
+        elif ! has_disk; then leave_out decode "needs 20 GB of disk in ${TMPDIR:-/tmp}"
+        else run decode 180 "$folder/fathom" bench decode --synthetic flash --layers 4 --device cuda; fi
+        ;;
+      draft)
+        if [ -x "$folder/fathom" ] && [ -n "${FATHOM_MINI_MODEL:-}" ]; then
+          run draft 150 "$folder/fathom" bench draft --device cuda --model "$FATHOM_MINI_MODEL"
+        else
+          leave_out draft "needs fathom and mini-v4 beside the checks"
+        fi
+        ;;
+      *) echo "unknown part $part: expected correctness, model, sanitizer, selftest, faults, bench, synthetic, decode or draft" && failed=1 ;;
     esac
   done
+  printf '%s\n' "${table[@]}"
   if [ $failed -eq 0 ]; then echo "all parts passed"; else echo "some parts FAILED"; fi
 }
 main > >(tee "$log") 2>&1
