@@ -1,6 +1,6 @@
-// `fathom bench decode --synthetic flash --layers N`: decode steps of random weights at full width, by batch and
-// context: microseconds, bytes and share of the floor of every operation, launches of a layer, and what a configured
-// maximum costs a step that is far from it.
+// `fathom bench decode --synthetic flash --layers N`: decode steps and chunks of prompts of random weights at full
+// width, by batch and context: microseconds, bytes and share of the floor of every operation, launches of a layer, and
+// what a configured maximum costs a step that is far from it.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -74,8 +74,7 @@ void print_operations(const CapturedStep& step, const std::vector<double>& segme
   print("all, events between them included", all);
 }
 
-Status bench_context(Model& model, std::int32_t batch, std::int64_t context) {
-  FATHOM_ASSIGN_OR_RETURN(auto step, FilledStep::make(model, batch, context));
+Status bench_step(Model& model, std::unique_ptr<FilledStep> step, const std::string& what, std::int64_t context) {
   FATHOM_RETURN_IF_ERROR(step->run(context, 3));
   const auto captured = step->captured();
   if (captured == nullptr) return failed_precondition("this device replays no graphs: --device cuda");
@@ -87,8 +86,8 @@ Status bench_context(Model& model, std::int32_t batch, std::int64_t context) {
   double floor = 0;
   for (const CapturedCall& call : captured->calls) floor += floor_us(call.cost);
   std::printf(
-      "context %lld, batch %d: %.1f us a step, floor %.1f us (%.1f %% of it reached), %zu nodes; launches of a layer:",
-      static_cast<long long>(context), batch, best, floor, 100 * floor / best, captured->nodes.size());
+      "context %lld, %s: %.1f us a step, floor %.1f us (%.1f %% of it reached), %zu nodes; launches of a layer:",
+      static_cast<long long>(context), what.c_str(), best, floor, 100 * floor / best, captured->nodes.size());
   const std::int32_t num_layers = model.config().num_hidden_layers;
   const std::vector<int> launches = launches_of_layers(*captured, num_layers);
   for (std::int32_t layer = 0; layer < num_layers; ++layer)
@@ -126,7 +125,7 @@ Result<bool> bench(const BenchOptions& options) {
   load.device = parse_device(options.model.device).value_or(DeviceChoice::kCpu);
   load.num_threads = options.model.threads;
   FATHOM_ASSIGN_OR_RETURN(load.variants, parse_variants(options.model.variants));
-  load.max_step_tokens = most;
+  load.max_step_tokens = std::max(most, *std::max_element(options.chunks.begin(), options.chunks.end()));
   load.max_logit_rows = most;
   load.draft = false;
   FATHOM_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model(path, load));
@@ -136,7 +135,16 @@ Result<bool> bench(const BenchOptions& options) {
       options.synthetic.c_str(), model.config().num_hidden_layers, loaded.backend->device_name().c_str(),
       kBytesPerUs / 1e6, kFlopsPerUs / 1e6);
   for (const std::int64_t context : options.contexts) {
-    for (const std::int32_t batch : options.batches) FATHOM_RETURN_IF_ERROR(bench_context(model, batch, context));
+    for (const std::int32_t batch : options.batches) {
+      FATHOM_ASSIGN_OR_RETURN(auto step, FilledStep::make(model, batch, context));
+      FATHOM_RETURN_IF_ERROR(bench_step(model, std::move(step), "batch " + std::to_string(batch), context));
+    }
+    for (const std::int32_t rows : options.chunks) {
+      if (rows == 0 || rows > context) continue;
+      FATHOM_ASSIGN_OR_RETURN(auto step, FilledStep::make_chunk(model, rows, context));
+      FATHOM_RETURN_IF_ERROR(
+          bench_step(model, std::move(step), "a chunk of " + std::to_string(rows) + " tokens", context));
+    }
   }
   bool held = true;
   if (model.config().max_position_embeddings >= kLongMaximum) {

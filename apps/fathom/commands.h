@@ -143,6 +143,7 @@ struct BenchOptions {
       synthetic;  // bench decode: flash, flash-0731, pro, mini or a config.json: random weights instead of a model
   std::int32_t layers = 4;                                     // of the synthetic model
   std::vector<std::int32_t> batches = {1, 8, 32, 64, 128};     // of the synthetic model's steps
+  std::vector<std::int32_t> chunks = {512, 2048};              // rows of a prompt's chunk, in steps of their own
   std::vector<std::int64_t> contexts = {1024, 8192, 131'072};  // and their contexts
 };
 int run_bench_ops(const BenchOptions& options);

@@ -107,6 +107,9 @@ void add_bench(CLI::App& app, int& exit_code) {
             positive32());
   add_value(*decode, "--batches", of_decode->batches, with_default("Rows of its steps", of_decode->batches),
             whole_number(1, 4096));
+  add_value(*decode, "--chunks", of_decode->chunks,
+            with_default("Rows of a prompt's chunk, in steps of their own; 0: none", of_decode->chunks),
+            whole_number(0, 8192));
   add_value(*decode, "--contexts", of_decode->contexts,
             with_default("Context of each row, whole blocks of 128", of_decode->contexts), positive());
   add_bench_draft(*bench, exit_code);
