@@ -57,6 +57,10 @@ Result<DeviceSampler> DeviceSampler::make_for_rows(Backend& backend, std::int64_
   FATHOM_RETURN_IF_ERROR(sampler.make_array(max_rows, "ids of sampled tokens", sampler.ids_));
   FATHOM_ASSIGN_OR_RETURN(sampler.values_,
                           backend.allocate(sampler.max_value_rows_ * vocab * 4, "logits of rows with cuts or masks"));
+  FATHOM_ASSIGN_OR_RETURN(sampler.exchange_,
+                          backend.allocate(sampler.plan_.exchange_bytes, "exchange of samplers' blocks"));
+  const std::vector<std::byte> zeros(at(sampler.plan_.exchange_bytes));
+  FATHOM_RETURN_IF_ERROR(backend.upload(sampler.exchange_.data, zeros.data(), sampler.plan_.exchange_bytes));
   sampler.counts_.resize(at(vocab), 0);
   return sampler;
 }
@@ -193,6 +197,7 @@ void DeviceSampler::launch(ExecutionContext& context, const View& logits, std::i
   args.masks = masks_.device();
   args.biases = biases_.device();
   args.histories = histories_.device();
+  args.exchange = make_view(exchange_.data, DType::kU8, {plan_.exchange_bytes});
   args.values = make_view(values_.data, DType::kF32, {std::int64_t{max_value_rows_}, plan_.vocab});
   args.sampled = sampled_.device() + first_row;
   args.ids = ids_.device() + first_row;

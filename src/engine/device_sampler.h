@@ -72,6 +72,7 @@ class DeviceSampler {
   Array<SampledRow> sampled_;
   Array<std::int32_t> ids_;
   DeviceMemory values_;
+  DeviceMemory exchange_;
   std::int32_t num_value_rows_ = 0;
   std::int32_t max_value_rows_ = 0;
   std::vector<std::int32_t> counts_;  // [vocab], zero between rows; of the output, one more where in the prompt

@@ -75,6 +75,8 @@ FATHOM_CUDA_VARIANT(draft_input_mma, DraftInput);
 FATHOM_CUDA_VARIANT(stream_mean_simt, StreamMean);
 FATHOM_CUDA_VARIANT(markov_head_warp, MarkovHead);
 FATHOM_CUDA_VARIANT(sample_rows_block, SampleRows);
+FATHOM_CUDA_VARIANT(sample_rows_cooperative, SampleRows);
+FATHOM_CUDA_VARIANT(sample_rows_cluster, SampleRows);
 #undef FATHOM_CUDA_VARIANT
 
 }  // namespace cuda
@@ -128,6 +130,8 @@ void register_cuda_variants(OpRegistry& registry) {
   add(OpKind::kStreamMean, "simt", cuda::stream_mean_simt);
   add(OpKind::kMarkovHead, "warp", cuda::markov_head_warp);
   add(OpKind::kSample, "rows", cuda::sample_rows_block);
+  add(OpKind::kSample, "cluster", cuda::sample_rows_cluster);
+  add(OpKind::kSample, "cooperative", cuda::sample_rows_cooperative);
 }
 
 }  // namespace fathom

@@ -1,7 +1,6 @@
 // One block draws one row: passes over the vocabulary, sums of integers only, every search by counting.
-#include <cfloat>
-
 #include "ops/cuda/device_rows.cuh"
+#include "ops/sample/noise.cuh"
 #include "ops/sample/nucleus_weight.h"
 #include "ops/sample/sample_rows.h"
 
@@ -12,40 +11,12 @@ constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBins = 256;
 
-// Words of Philox4x32-10: ops/sample/philox.h has the host's form.
-__device__ __forceinline__ std::uint32_t noise_word(const SampleRow& row, std::uint32_t token) {
-  std::uint32_t c0 = token, c1 = static_cast<std::uint32_t>(row.position),
-                c2 = static_cast<std::uint32_t>(static_cast<std::uint64_t>(row.position) >> 32), c3 = row.choice;
-  std::uint32_t k0 = static_cast<std::uint32_t>(row.seed), k1 = static_cast<std::uint32_t>(row.seed >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const std::uint32_t high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
-    const std::uint32_t high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
-    c0 = high1 ^ c1 ^ k0;
-    c1 = low1;
-    c2 = high0 ^ c3 ^ k1;
-    c3 = low0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return c0;
-}
-
 // A first guess in fp32; near 1 the logarithm is taken of what is missing to 1.
 __device__ __forceinline__ float gumbel_f32(std::uint32_t word) {
   const float e = word >= 0x80000000u ? -log1pf(-(static_cast<float>(~word) + 0.5f) * 0x1p-32f)
                                       : -logf((static_cast<float>(word) + 0.5f) * 0x1p-32f);
   return -logf(e);
 }
-__device__ __forceinline__ double gumbel_f64(std::uint32_t word) {
-  const double u = (static_cast<double>(word) + 0.5) * 0x1p-32;
-  return -log(-log(u));
-}
-// The guess is within this of the fp64 score; only those this near the best guess are scored exactly.
-constexpr float kGuessMargin = 1e-3f;
-
-__device__ __forceinline__ float readable(float logit) { return isnan(logit) ? -INFINITY : fminf(logit, FLT_MAX); }
-
 struct Best {
   double score;
   int id;
@@ -109,23 +80,6 @@ __device__ double block_sum(double value, Shared& shared) {
   for (int w = 0; w < kWarps; ++w) total += shared.sums[w];
   return total;
 }
-
-// Higher floats have higher keys; the two zeros are one.
-__device__ __forceinline__ std::uint32_t key_of(float value) {
-  const std::uint32_t bits = __float_as_uint(value + 0.0f);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-
-// What a cut leaves: higher keys, and of its own key the ids up to last_id.
-struct Cut {
-  std::uint32_t key = 0;
-  int last_id = 0x7fffffff;
-  __device__ bool keeps(float scaled, int id) const {
-    if (scaled == -INFINITY) return false;
-    const std::uint32_t k = key_of(scaled);
-    return k > key || (k == key && id <= last_id);
-  }
-};
 
 // The shortest run of what `before` leaves, highest first, ties to the lowest id, whose weights reach the goal:
 // top_k counts to `goal`, top_p adds nucleus weights up to `share` of all.
@@ -300,11 +254,7 @@ __device__ int draw(const float* source, float* values, const SampleRow& row, in
     if (!cuts) return scale(readable(source[id]));
     const float s = values[id];
     if (!cut.keeps(s, id)) return -INFINITY;
-    if (min_p > 0.0f && s < min_scaled + 1e-3f &&
-        (s < min_scaled - 1e-3f || exp(static_cast<double>(s)) < static_cast<double>(min_p))) {
-      return -INFINITY;
-    }
-    return s;
+    return below_min_p(s, min_p, min_scaled) ? -INFINITY : s;
   };
   Best guess{-INFINITY, -1};
   for (int id = tid; id < vocab; id += kThreads) {

@@ -7,10 +7,13 @@
 #include "base/units.h"
 #include "ops/check_view.h"
 #include "ops/cost_terms.h"
+#include "ops/sample/team_area.h"
 
 namespace fathom {
 
-SampleRowsPlan plan_sample_rows(std::int64_t vocab) { return {vocab, 0}; }
+SampleRowsPlan plan_sample_rows(std::int64_t vocab) {
+  return {vocab, 0, std::int64_t{kMaxTeams} * static_cast<std::int64_t>(sizeof(TeamArea))};
+}
 
 void run_sample_rows(ExecutionContext& context, const SampleRowsPlan& plan, const SampleRowsArgs& args) {
   if (args.logits.empty()) return;

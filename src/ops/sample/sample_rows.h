@@ -61,6 +61,7 @@ struct SampledRow {
 struct SampleRowsPlan {
   std::int64_t vocab = 0;
   std::int64_t workspace_bytes = 0;
+  std::int64_t exchange_bytes = 0;  // of SampleRowsArgs::exchange
 };
 struct SampleRowsArgs {
   View logits;                      // [rows, vocab] f32, not changed
@@ -68,6 +69,7 @@ struct SampleRowsArgs {
   const std::uint32_t* masks = nullptr;
   const SampleBias* biases = nullptr;
   const SampleHistory* histories = nullptr;
+  View exchange;                  // [plan.exchange_bytes] u8, zeros before the first call, of one stream
   View values;                    // scratch [value rows, vocab] f32
   SampledRow* sampled = nullptr;  // out [rows]
   std::int32_t* ids = nullptr;    // out [rows], or null: the tokens alone, 0 where none could be drawn
