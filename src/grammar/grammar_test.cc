@@ -150,11 +150,125 @@ TEST(Grammar, AnchorsDotsAndLookaroundKeepTheirMeaning) {
   }
 }
 
+TEST(Grammar, SpacesAreThoseOfEcmaScript) {
+  for (const char* space : {" ", "\t", "\n", "\u00a0", "\u1680", "\u2003", "\u2028", "\u202f", "\u3000", "\ufeff"}) {
+    for (const char* pattern : {"a\\s", "a[\\s]", "a[^\\S]"}) {
+      EXPECT_TRUE(accepts({GrammarKind::kRegex, pattern}, std::string("a") + space)) << pattern << space;
+      EXPECT_FALSE(accepts({GrammarKind::kRegex, pattern}, "ab")) << pattern;
+    }
+    for (const char* pattern : {"a\\S", "a[\\S]", "a[^\\s]"}) {
+      EXPECT_FALSE(accepts({GrammarKind::kRegex, pattern}, std::string("a") + space)) << pattern << space;
+      EXPECT_TRUE(accepts({GrammarKind::kRegex, pattern}, "aé")) << pattern;
+    }
+  }
+}
+
 TEST(Grammar, StringsOfBoundedLengthHoldNoControlCharacters) {
   const GrammarSpec spec{GrammarKind::kJsonSchema, R"({"type": "string", "minLength": 1, "maxLength": 3})"};
   EXPECT_TRUE(accepts(spec, "\"abc\""));
   for (const char* text : {"\"a\tb\"", "\"\x05\"", "\"a\nb\"", "\"abcd\"", "\"\""})
     EXPECT_FALSE(accepts(spec, text)) << text;
+}
+
+// The library makes an empty text of bounds between which it writes no number, and of no alternatives.
+TEST(Grammar, ASchemaThatNoValueFitsIsRefused) {
+  const auto is_accepted = [](const std::string& schema) {
+    const auto result = compiler().compile({GrammarKind::kJsonSchema, schema}, kPatience);
+    if (!result.ok()) {
+      EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument) << schema;
+    }
+    return result.ok();
+  };
+  const auto number = [](const std::string& bounds) { return R"({"type": "number", )" + bounds + "}"; };
+  for (const char* bounds :
+       {R"("minimum": 1e-300, "maximum": 2e-300)", R"("minimum": 0.1234567891, "maximum": 0.1234567892)",
+        R"("exclusiveMinimum": 0, "maximum": 1e-9)", R"("exclusiveMinimum": 0.1, "exclusiveMaximum": 0.100001)",
+        R"("exclusiveMinimum": -2e-7, "exclusiveMaximum": -1e-7)", R"("minimum": 5, "maximum": 1)"}) {
+    EXPECT_FALSE(is_accepted(number(bounds))) << bounds;
+    EXPECT_FALSE(is_accepted(R"({"type": "array", "items": )" + number(bounds) + "}")) << bounds;
+  }
+  for (const char* bounds :
+       {R"("minimum": 0, "maximum": 1e-9)", R"("minimum": 0.1, "maximum": 0.1)", R"("minimum": 1e-6)",
+        R"("exclusiveMinimum": 0.1, "exclusiveMaximum": 0.100002)", R"("exclusiveMinimum": 1e20, "maximum": 2e20)",
+        R"("minimum": -0.5, "exclusiveMaximum": -0.499999)",
+        R"("minimum": 1e12, "exclusiveMaximum": 1000000000000.001)"}) {
+    EXPECT_TRUE(is_accepted(number(bounds))) << bounds;
+  }
+  for (const char* schema : {R"({"anyOf": []})", R"({"oneOf": []})", R"({"type": []})", R"({"enum": []})",
+                             R"({"type": "object", "properties": {"a": {"anyOf": []}}, "required": ["a"]})"}) {
+    EXPECT_FALSE(is_accepted(schema)) << schema;
+  }
+}
+
+// A call of f whose argument a is that text, as a string or as JSON.
+std::string call_text(std::string_view value, bool is_string) {
+  return "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"" +
+         std::string(is_string ? "true" : "false") + "\">" + std::string(value) +
+         "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+}
+GrammarSpec call_spec(const std::string& schema_of_a, const std::string& defs = "{}") {
+  const std::vector<CallableTool> tools = {{"f", R"({"type": "object", "required": ["a"], "properties": {"a": )" +
+                                                     schema_of_a + R"(}, "$defs": )" + defs + "}"}};
+  auto source = make_tool_calls_source(tools, ToolCallRule::kRequired, true);
+  EXPECT_TRUE(source.ok()) << source.status().message();
+  return {GrammarKind::kToolCalls, source.ok() ? *source : ""};
+}
+
+TEST(Grammar, ArgumentsHoldToLengthAndPatternUpToTheirClosingTag) {
+  const std::string bounded = R"({"type": "string", "minLength": 4, "maxLength": 9})";
+  const std::string defs = R"({"s": )" + bounded + "}";
+  for (const std::string& schema :
+       {bounded, std::string(R"({"$ref": "#/$defs/s"})"), R"({"anyOf": [{"$ref": "#/$defs/s"}, )" + bounded + "]}"}) {
+    const GrammarSpec spec = call_spec(schema, defs);
+    for (const char* text : {"abcd", "a\tb\"c", "<b>\n</b>"}) EXPECT_TRUE(accepts(spec, call_text(text, true))) << text;
+    for (const char* text : {"abc", "abcdefghij"}) EXPECT_FALSE(accepts(spec, call_text(text, true))) << text;
+  }
+  const std::string longer = R"({"type": "string", "minLength": 4, "maxLength": 900})";
+  // As text of the value the tags would do.
+  const std::string tags = "a</｜DSML｜parameter>\n</｜DSML｜invoke>\n";
+  for (const std::string& schema : {longer, std::string(R"({"type": "string", "pattern": "^.[\\s\\S]{4,}$"})"),
+                                    std::string(R"({"type": "string", "pattern": "^[^b]{4,}$"})"),
+                                    std::string(R"({"type": "string", "pattern": "^\\S(.|\n){4,}$"})"),
+                                    std::string(R"({"type": "string", "pattern": "^a<(\\D|\\W){4,}$"})")}) {
+    EXPECT_TRUE(accepts(call_spec(schema), call_text("a</p>é\t\"" + std::string(8, 'c'), true))) << schema;
+    EXPECT_FALSE(accepts(call_spec(schema), call_text(tags + tags, true))) << schema;
+  }
+  EXPECT_FALSE(accepts(call_spec(R"({"type": "string", "format": "rhyme"})"), call_text(tags + tags, true)));
+}
+
+TEST(Grammar, StringsWithinArgumentsAreJson) {
+  const std::string defs =
+      R"({"s": {"type": "string", "maxLength": 3}, "t": {"type": "array", "items": {"$ref": "#/$defs/s"}}})";
+  for (
+      const char* schema :
+      {R"({"type": "array", "items": {"type": "string", "maxLength": 3}})", R"({"$ref": "#/$defs/t"})",
+       R"({"type": "array", "items": {"$ref": "#/$defs/s"}})",
+       R"({"anyOf": [{"$ref": "#/$defs/s"}, {"$ref": "#/$defs/t"}]})",
+       R"({"anyOf": [{"type": "string", "maxLength": 3}, {"type": "array", "items": {"$ref": "#/properties/a/anyOf/0"}}]})"}) {
+    const GrammarSpec spec = call_spec(schema, defs);
+    EXPECT_TRUE(accepts(spec, call_text("[\"a b\", \"é\"]", false))) << schema;
+    for (const char* text : {"[\"a\tb\"]", "[\"\x01\"]", "[\"a\"b\"]", "[\"abcd\"]"})
+      EXPECT_FALSE(accepts(spec, call_text(text, false))) << schema << text;
+  }
+}
+
+TEST(Grammar, ArgumentsAreObjects) {
+  const auto is_accepted = [](const std::string& schema) {
+    const std::vector<CallableTool> tools = {{"f", schema}};
+    return make_tool_calls_source(tools, ToolCallRule::kRequired, true).ok();
+  };
+  for (const char* schema :
+       {R"({"type": "array", "items": {}})", R"({"type": "string"})", R"({"type": ["object", "null"]})",
+        R"({"enum": ["x"]})", R"({"const": 1})", R"({"anyOf": [{"type": "object"}, {"type": "integer"}]})",
+        R"({"anyOf": [{}]})", R"({"items": {}})", R"({"$defs": {"a": {"type": "null"}}, "$ref": "#/$defs/a"})"}) {
+    EXPECT_FALSE(is_accepted(schema)) << schema;
+  }
+  for (const char* schema :
+       {"", "{}", "true", R"({"type": "object"})", R"({"properties": {}})", R"({"enum": [{"a": 1}]})",
+        R"({"description": "any"})", R"({"anyOf": [{"type": "object"}, {"properties": {}}]})",
+        R"({"$defs": {"a": {"type": "object"}}, "$ref": "#/$defs/a"})"}) {
+    EXPECT_TRUE(is_accepted(schema)) << schema;
+  }
 }
 
 // The library tells its log what it leaves out; that is an error here, also the second time.

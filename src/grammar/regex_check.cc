@@ -9,7 +9,7 @@ namespace fathom {
 namespace {
 
 constexpr std::string_view kKnownLetters = "dDwWsSnrtfvxuc";
-constexpr std::string_view kNoLineEnd = "[^\\n\\r\\u2028\\u2029]";
+constexpr std::string_view kLineEnds = "\\n\\r\\u2028\\u2029";
 
 bool is_alnum(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
@@ -32,8 +32,8 @@ class Reader {
     while (at_ < regex_.size()) {
       FATHOM_RETURN_IF_ERROR(read_one());
       if (groups_.back().size > static_cast<double>(most_size)) {
-        return invalid_argument("the expression repeats to more than " + std::to_string(most_size) +
-                                " characters, which takes too long to compile");
+        return invalid_argument("the expression has more than " + std::to_string(most_size) +
+                                " characters, repetitions written out, which takes too long to compile");
       }
     }
     return {};
@@ -179,24 +179,56 @@ class Reader {
 
 Status check_regex(std::string_view regex, std::size_t most_size) { return Reader(regex).read(most_size); }
 
-std::string spell_out(std::string_view regex) {
+std::string spell_out(std::string_view regex, std::string_view without) {
   std::string out;
-  bool in_class = false;
-  for (std::size_t i = 0; i < regex.size(); ++i) {
-    const char c = regex[i];
-    if (c == '.' && !in_class) {
-      out += kNoLineEnd;
-      continue;
-    }
+  const auto all_but = [&](std::string_view what) { return "[^" + std::string(what) + std::string(without) + "]"; };
+  const auto is_complement = [&](std::size_t i) {
+    return !without.empty() && i + 1 < regex.size() && regex[i] == '\\' &&
+           std::string_view("SWD").find(regex[i + 1]) != std::string_view::npos;
+  };
+  const auto complement_of = [&](std::size_t i) {
+    return all_but(std::string{'\\', static_cast<char>(std::tolower(static_cast<unsigned char>(regex[i + 1])))});
+  };
+  // One character or escape, as it stands in and out of classes.
+  const auto copy = [&](std::size_t& i, std::string& to) {
     if (regex.substr(i).starts_with("\\x")) {
-      out += "\\u00";
-      ++i;
-      continue;
+      to += "\\u00";
+      i += 2;
+      return;
     }
-    out += c;
-    if (c == '\\' && i + 1 < regex.size()) out += regex[++i];
-    if (c == '[') in_class = true;
-    if (c == ']') in_class = false;
+    to += regex[i];
+    if (regex[i++] == '\\' && i < regex.size()) to += regex[i++];
+  };
+  for (std::size_t i = 0; i < regex.size();) {
+    if (regex[i] == '.') {
+      out += all_but(kLineEnds);
+      ++i;
+    } else if (is_complement(i)) {
+      out += complement_of(i);
+      i += 2;
+    } else if (regex[i] == '[') {
+      const bool is_negated = regex.substr(i).starts_with("[^");
+      i += is_negated ? 2 : 1;
+      std::string rest, others;  // the complements among the class's members stand beside it
+      while (i < regex.size() && regex[i] != ']') {
+        if (!is_negated && is_complement(i)) {
+          others += (others.empty() ? "" : "|") + complement_of(i);
+          i += 2;
+        } else {
+          copy(i, rest);
+        }
+      }
+      ++i;
+      if (is_negated) {
+        out += all_but(rest);
+      } else if (others.empty()) {
+        out += "[" + rest + "]";
+      } else {
+        out += "(?:" + others + (rest.empty() ? "" : "|[" + rest + "]") + ")";
+      }
+    } else {
+      copy(i, out);
+    }
   }
   return out;
 }

@@ -17,6 +17,7 @@ Status check_regex(std::string_view regex, std::size_t most_size = SIZE_MAX);
 
 // The same expression as the library has to read it: '.' as any character but a line's end, where its own is any; \xHH
 // as \u00HH, since it takes all the hexadecimal digits that follow an \x.
-std::string spell_out(std::string_view regex);
+// `without`: a character that what the expression does not name itself ('.', [^…], \S, \W, \D) does not match either.
+std::string spell_out(std::string_view regex, std::string_view without = {});
 
 }  // namespace fathom

@@ -103,5 +103,14 @@ TEST(CheckRegex, DotsAreSpelledOut) {
   EXPECT_EQ(spell_out("\\x41b\\\\x41[\\x42]"), "\\u0041b\\\\x41[\\u0042]");
 }
 
+TEST(CheckRegex, ACharacterIsLeftOutOfWhatIsNotNamed) {
+  EXPECT_EQ(spell_out("a.", "!"), "a[^\\n\\r\\u2028\\u2029!]");
+  EXPECT_EQ(spell_out("[^ab]\\.[.]", "!"), "[^ab!]\\.[.]");
+  EXPECT_EQ(spell_out("\\S\\s\\\\S", "!"), "[^\\s!]\\s\\\\S");
+  EXPECT_EQ(spell_out("[\\s\\S]+[\\Wa\\D]", "!"), "(?:[^\\s!]|[\\s])+(?:[^\\w!]|[^\\d!]|[a])");
+  EXPECT_EQ(spell_out("[\\W][^\\W]", "!"), "(?:[^\\w!])[^\\W!]");
+  EXPECT_EQ(spell_out("[\\s\\S][^]"), "[\\s\\S][^]");
+}
+
 }  // namespace
 }  // namespace fathom

@@ -1,11 +1,13 @@
 #include "grammar/schema_enforcement.h"
 
 #include "grammar/regex_check.h"
+#include "grammar/schema_places.h"
 
 #include <algorithm>
-#include <charconv>
+#include <cmath>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,19 +20,6 @@ using Json = nlohmann::ordered_json;
 
 // The library's automaton of a pattern takes time with the square of its size: a third of a second here.
 constexpr std::size_t kMostPatternSize = 1000;
-
-bool among(std::initializer_list<std::string_view> names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-// Keywords whose value is a schema, a list of schemas, and an object of schemas under names the author chose.
-bool holds_schema(std::string_view key) {
-  return among({"additionalProperties", "unevaluatedProperties", "propertyNames", "items", "unevaluatedItems"}, key);
-}
-bool holds_schema_list(std::string_view key) { return among({"anyOf", "oneOf", "allOf", "prefixItems"}, key); }
-bool holds_schema_map(std::string_view key) {
-  return among({"properties", "patternProperties", "$defs", "definitions"}, key);
-}
 
 bool is_number_keyword(std::string_view key) {
   return among({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}, key);
@@ -91,6 +80,31 @@ std::string not_enforced(std::string_view key, const std::string& why) {
   return "\"" + std::string(key) + "\" " + (why.empty() ? "is not supported" : why);
 }
 
+// A bound in steps of a millionth, which are all the numbers that the library writes between bounds: the first step
+// inside. `direction` 1: of a lower bound, -1: of an upper one.
+long double first_step(double bound, bool is_exclusive, int direction) {
+  if (std::abs(bound) > 0x1p53 / 1e6) return static_cast<long double>(bound) * 1e6L + (is_exclusive ? direction : 0);
+  const double nearest = std::round(bound * 1e6);
+  const double at = nearest / 1e6;
+  const bool is_outside = at == bound ? is_exclusive : (at < bound) == (direction > 0);
+  return nearest + (is_outside ? direction : 0);
+}
+
+// Whether bounds leave no number that the library writes, which then makes an empty text of it.
+bool is_empty_range(const Json& schema) {
+  const auto first = [&schema](const char* key, const char* exclusive_key, int direction) {
+    std::optional<long double> step;
+    for (const char* one : {key, exclusive_key}) {
+      if (!schema.contains(one) || !schema[one].is_number()) continue;
+      const long double found = first_step(schema[one].get<double>(), one == exclusive_key, direction);
+      if (!step || (found - *step) * direction > 0) step = found;
+    }
+    return step;
+  };
+  const auto low = first("minimum", "exclusiveMinimum", 1), high = first("maximum", "exclusiveMaximum", -1);
+  return low && high && *low > *high;
+}
+
 // What the grammar of a value of one of the stated types leaves out; empty: nothing.
 std::string unmet_of_types(const Json& schema, const Json& type) {
   const bool is_integer = has_type(type, "integer"), is_number = has_type(type, "number");
@@ -107,6 +121,9 @@ std::string unmet_of_types(const Json& schema, const Json& type) {
                        schema.contains("exclusiveMinimum") || schema.contains("exclusiveMaximum"))) {
       return not_enforced("multipleOf", "beside a bound is not supported");
     }
+  }
+  if (is_number && is_empty_range(schema)) {
+    return "the bounds leave no number of at most six digits after the point, which are all that are written";
   }
   if (is_string) {
     if (schema.contains("pattern") && schema["pattern"].is_string()) {
@@ -159,6 +176,9 @@ std::string unmet(const Json& schema) {
   for (std::string_view key : {"not", "if", "then", "else", "$dynamicRef", "$recursiveRef"}) {
     if (schema.contains(key)) return not_enforced(key, "");
   }
+  for (std::string_view key : {"type", "anyOf", "oneOf"}) {
+    if (decides == key && schema[key].is_array() && schema[key].empty()) return not_enforced(key, "is empty");
+  }
   if (decides == "type") return unmet_of_types(schema, schema["type"]);
   if (decides == "an object") return unmet_of_types(schema, "object");
   if (decides == "an array") return unmet_of_types(schema, "array");
@@ -179,48 +199,6 @@ std::string unmet(const Json& schema) {
   return {};
 }
 
-template <typename AnyJson>
-struct Place {
-  AnyJson* schema;
-  std::string path;
-};
-
-template <typename AnyJson>
-void push_schemas_within(const Place<AnyJson>& place, std::vector<Place<AnyJson>>& places) {
-  for (auto& [key, value] : place.schema->items()) {
-    const std::string path = place.path + "/" + key;
-    if (holds_schema(key)) {
-      places.push_back({&value, path});
-    } else if (holds_schema_list(key) && value.is_array()) {
-      for (std::size_t i = 0; i < value.size(); ++i) places.push_back({&value[i], path + "/" + std::to_string(i)});
-    } else if (holds_schema_map(key) && value.is_object()) {
-      for (auto& [name, one] : value.items()) places.push_back({&one, path + "/" + name});
-    }
-  }
-}
-
-// In characters that the library's own reader of patterns takes: it quotes what it matches as JSON does, and the other
-// one, which it falls back to beyond ASCII, does not.
-std::string as_ascii(std::string_view regex) {
-  std::string out;
-  while (!regex.empty()) {
-    const auto lead = static_cast<unsigned char>(regex.front());
-    const std::size_t size = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    unsigned code = size == 1 ? lead : lead & (0x7Fu >> size);
-    for (std::size_t i = 1; i < size && i < regex.size(); ++i) {
-      code = code << 6 | (static_cast<unsigned char>(regex[i]) & 0x3F);
-    }
-    if (size == 1 && lead >= 0x20 && lead <= 0x7E) {
-      out += regex.front();
-    } else {
-      char digits[8];
-      out += "\\u{" + std::string(digits, std::to_chars(digits, digits + sizeof digits, code, 16).ptr) + "}";
-    }
-    regex.remove_prefix(std::min(size, regex.size()));
-  }
-  return out;
-}
-
 }  // namespace
 
 Status check_enforced(const Json& schema) {
@@ -237,31 +215,6 @@ Status check_enforced(const Json& schema) {
     push_schemas_within(place, places);
   }
   return {};
-}
-
-std::vector<std::string> spell_out_patterns(Json& schema) {
-  std::vector<std::string> patterns;
-  const auto spelled = [&patterns](const std::string& regex) {
-    return patterns.emplace_back(as_ascii(spell_out(regex)));
-  };
-  std::vector<Place<Json>> places{{&schema, ""}};
-  while (!places.empty()) {
-    const auto place = std::move(places.back());
-    places.pop_back();
-    Json& one = *place.schema;
-    if (!one.is_object()) continue;
-    if (one.contains("pattern") && one["pattern"].is_string()) one["pattern"] = spelled(one["pattern"]);
-    if (one.contains("patternProperties") && one["patternProperties"].is_object()) {
-      Json renamed = Json::object();
-      for (auto& [name, value] : one["patternProperties"].items()) {
-        const std::string text = spelled(name);
-        renamed[renamed.contains(text) ? name : text] = std::move(value);
-      }
-      one["patternProperties"] = std::move(renamed);
-    }
-    push_schemas_within(place, places);
-  }
-  return patterns;
 }
 
 }  // namespace fathom

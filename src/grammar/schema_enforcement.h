@@ -2,8 +2,6 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <string>
-#include <vector>
 
 #include "base/status.h"
 
@@ -14,8 +12,5 @@ namespace fathom {
 // returned as valid. Annotations, unknown keywords and conditions on types the value cannot have pass, as they do in
 // JSON Schema. What the library leaves out and says so in its log is refused where it is read (xgrammar_adapter.cc).
 Status check_enforced(const nlohmann::ordered_json& schema);
-
-// Writes the patterns of a schema that passed as the library has to read them (regex_check.h), and gives them.
-std::vector<std::string> spell_out_patterns(nlohmann::ordered_json& schema);
 
 }  // namespace fathom

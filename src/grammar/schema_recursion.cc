@@ -24,18 +24,6 @@ bool among(const std::array<std::string_view, kSize>& names, std::string_view na
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Null: it leads nowhere, or out of this schema.
-const Json* resolve(const Json& root, const std::string& reference) {
-  if (reference == "#") return &root;
-  if (!reference.starts_with("#/")) return nullptr;
-  try {
-    const Json::json_pointer pointer(reference.substr(1));
-    return root.contains(pointer) ? &root.at(pointer) : nullptr;
-  } catch (const Json::exception&) {
-    return nullptr;
-  }
-}
-
 struct Next {
   const Json* schema;
   std::string reference;  // how it was reached; empty: it stands there
@@ -51,7 +39,7 @@ std::vector<Next> schemas_below(const Json& root, const Json& schema) {
   for (const auto& [key, value] : schema.items()) {
     if ((key == "$ref" || key == "$recursiveRef" || key == "$dynamicRef") && value.is_string()) {
       const auto reference = value.get<std::string>();
-      if (const Json* target = resolve(root, reference)) below.push_back({target, reference});
+      if (const Json* target = resolve_reference(root, reference)) below.push_back({target, reference});
     } else if (among(kMaps, key) && value.is_object()) {
       for (const auto& [name, property] : value.items()) below.push_back({&property, ""});
     } else if (!among(kNotFollowed, key) && (value.is_object() || value.is_array())) {
@@ -62,6 +50,17 @@ std::vector<Next> schemas_below(const Json& root, const Json& schema) {
 }
 
 }  // namespace
+
+const Json* resolve_reference(const Json& root, const std::string& reference) {
+  if (reference == "#") return &root;
+  if (!reference.starts_with("#/")) return nullptr;
+  try {
+    const Json::json_pointer pointer(reference.substr(1));
+    return root.contains(pointer) ? &root.at(pointer) : nullptr;
+  } catch (const Json::exception&) {
+    return nullptr;
+  }
+}
 
 Status check_not_recursive(const Json& schema) {
   enum class State { kOpen, kDone };

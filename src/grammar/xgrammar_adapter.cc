@@ -18,6 +18,7 @@
 #include "grammar/regex_check.h"
 #include "grammar/schema_enforcement.h"
 #include "grammar/schema_recursion.h"
+#include "grammar/schema_strings.h"
 
 namespace fathom {
 namespace {
@@ -48,29 +49,15 @@ class HeardWarnings {
 thread_local HeardWarnings* HeardWarnings::listening_ = nullptr;
 
 struct Compiled final : CompiledGrammar {
-  Compiled(xgrammar::CompiledGrammar g, std::shared_ptr<const std::vector<std::uint32_t>> a)
-      : grammar(std::move(g)), also(std::move(a)) {}
+  explicit Compiled(xgrammar::CompiledGrammar g) : grammar(std::move(g)) {}
   xgrammar::CompiledGrammar grammar;
-  // A mask that holds besides; null: none. JSON's strings hold no control characters, and those that the library makes
-  // of minLength and maxLength do. Tokens with any but line ends are left out of JSON wherever they would stand.
-  std::shared_ptr<const std::vector<std::uint32_t>> also;
 };
-
-std::shared_ptr<const std::vector<std::uint32_t>> mask_without_controls(const std::vector<std::string>& token_bytes) {
-  auto mask = std::make_shared<std::vector<std::uint32_t>>((token_bytes.size() + 31) / 32, ~0u);
-  for (std::size_t id = 0; id < token_bytes.size(); ++id) {
-    const bool has = std::any_of(token_bytes[id].begin(), token_bytes[id].end(),
-                                 [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r'; });
-    if (has) (*mask)[id / 32] &= ~(1u << (id % 32));
-  }
-  return mask;
-}
 
 class Matcher final : public GrammarMatcher {
  public:
   Matcher(std::shared_ptr<const CompiledGrammar> grammar, std::int64_t vocab_size)
       : grammar_(std::move(grammar)),
-        matcher_(compiled().grammar),
+        matcher_(static_cast<const Compiled&>(*grammar_).grammar),
         mask_words_(xgrammar::GetBitmaskSize(static_cast<int>(vocab_size))) {}
 
   bool next_mask(std::span<std::uint32_t> mask) override {
@@ -85,18 +72,12 @@ class Matcher final : public GrammarMatcher {
     tensor.ndim = 1;
     tensor.dtype = xgrammar::GetBitmaskDLType();
     tensor.shape = &mask_words_;
-    const bool is_bound = matcher_.FillNextTokenBitmask(&tensor);
-    if (compiled().also == nullptr) return is_bound;
-    for (std::size_t i = 0; i < mask.size(); ++i) mask[i] &= (*compiled().also)[i];
-    return true;
+    return matcher_.FillNextTokenBitmask(&tensor);
   }
 
   Status accept(TokenId token) override {
     if (matcher_.IsTerminated()) return failed_precondition("a token came after the constrained answer had ended");
-    const auto* also = compiled().also.get();
-    const auto id = static_cast<std::size_t>(token);
-    const bool is_barred = also != nullptr && id / 32 < also->size() && ((*also)[id / 32] >> (id % 32) & 1u) == 0;
-    if (is_barred || !matcher_.AcceptToken(token)) {
+    if (!matcher_.AcceptToken(token)) {
       return failed_precondition("token " + std::to_string(token) + " does not fit the answer's grammar");
     }
     return {};
@@ -106,8 +87,6 @@ class Matcher final : public GrammarMatcher {
   bool may_end() const override { return matcher_.IsCompleted(); }
 
  private:
-  const Compiled& compiled() const { return static_cast<const Compiled&>(*grammar_); }
-
   std::shared_ptr<const CompiledGrammar> grammar_;
   xgrammar::GrammarMatcher matcher_;
   std::int64_t mask_words_;
@@ -183,10 +162,8 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
  public:
   using Product = Result<std::shared_ptr<const CompiledGrammar>>;
 
-  Workshop(xgrammar::TokenizerInfo info, const std::vector<std::string>& token_bytes, const GrammarLimits& limits)
-      : compiler_(info, 1, true, limits.cache_bytes, false),
-        without_controls_(mask_without_controls(token_bytes)),
-        limits_(limits) {}
+  Workshop(const xgrammar::TokenizerInfo& info, const GrammarLimits& limits)
+      : compiler_(info, 1, true, limits.cache_bytes, false), limits_(limits) {}
 
   Product compile(const GrammarSpec& spec, std::chrono::milliseconds timeout) {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
@@ -263,16 +240,17 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
         return invalid_argument("the grammar would leave out a condition (the answer could break it unseen): " +
                                 warnings.first());
       }
-      const bool is_json = spec.kind == GrammarKind::kJsonObject || spec.kind == GrammarKind::kJsonSchema;
-      return std::shared_ptr<const CompiledGrammar>(
-          std::make_shared<Compiled>(compiler_.CompileGrammar(grammar), is_json ? without_controls_ : nullptr));
+      auto compiled = std::make_shared<Compiled>(compiler_.CompileGrammar(grammar));
+      if (spec.kind == GrammarKind::kJsonSchema && xgrammar::GrammarMatcher(compiled->grammar).IsCompleted()) {
+        return invalid_argument("the grammar is not valid: no value fits the schema");
+      }
+      return std::shared_ptr<const CompiledGrammar>(std::move(compiled));
     } catch (const std::exception& error) {
       return invalid_argument("the grammar is not valid: " + words_of(error));
     }
   }
 
   xgrammar::GrammarCompiler compiler_;
-  std::shared_ptr<const std::vector<std::uint32_t>> without_controls_;
   GrammarLimits limits_;
   std::mutex mutex_;
   std::condition_variable place_free_;
@@ -283,10 +261,8 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
 
 class Compiler final : public GrammarCompiler {
  public:
-  Compiler(xgrammar::TokenizerInfo info, const std::vector<std::string>& token_bytes, const GrammarLimits& limits)
-      : workshop_(std::make_shared<Workshop>(std::move(info), token_bytes, limits)),
-        vocab_size_(static_cast<std::int64_t>(token_bytes.size())),
-        limits_(limits) {}
+  Compiler(const xgrammar::TokenizerInfo& info, std::int64_t vocab_size, const GrammarLimits& limits)
+      : workshop_(std::make_shared<Workshop>(info, limits)), vocab_size_(vocab_size), limits_(limits) {}
 
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec,
                                                          std::chrono::milliseconds timeout) override {
@@ -323,9 +299,9 @@ class Compiler final : public GrammarCompiler {
     if (spec.kind != GrammarKind::kJsonSchema) return spec;
     FATHOM_RETURN_IF_ERROR(check_not_recursive(json));
     FATHOM_RETURN_IF_ERROR(check_enforced(json));
-    const auto patterns = spell_out_patterns(json);
-    FATHOM_RETURN_IF_ERROR(check_quotable(patterns));
-    return patterns.empty() ? spec : GrammarSpec{spec.kind, json.dump()};
+    const Json as_sent = json;
+    FATHOM_RETURN_IF_ERROR(check_quotable(spell_out_strings(json, StringPlaces::kJson)));
+    return json == as_sent ? spec : GrammarSpec{spec.kind, json.dump()};
   }
 
   std::shared_ptr<Workshop> workshop_;
@@ -356,7 +332,10 @@ Result<std::string> make_tool_calls_source(std::span<const CallableTool> tools, 
     if (const Status status = check_enforced(schema); !status.ok()) {
       return status.with_context("the parameters of tool " + tool.name);
     }
-    if (const Status status = check_quotable(spell_out_patterns(schema)); !status.ok()) {
+    if (const Status status = check_objects_only(schema); !status.ok()) {
+      return status.with_context("the parameters of tool " + tool.name);
+    }
+    if (const Status status = check_quotable(spell_out_strings(schema, StringPlaces::kArguments)); !status.ok()) {
       return status.with_context("the parameters of tool " + tool.name);
     }
     if (schema.is_object() && !schema.contains("type")) schema["type"] = "object";
@@ -403,10 +382,10 @@ Result<std::unique_ptr<GrammarCompiler>> make_grammar_compiler(GrammarVocabulary
     }
   }
   try {
-    xgrammar::TokenizerInfo info(vocabulary.token_bytes, xgrammar::VocabType::RAW, static_cast<int>(vocab_size),
-                                 std::vector<std::int32_t>(vocabulary.stop_ids.begin(), vocabulary.stop_ids.end()));
-    return std::unique_ptr<GrammarCompiler>(
-        std::make_unique<Compiler>(std::move(info), vocabulary.token_bytes, limits));
+    const xgrammar::TokenizerInfo info(
+        vocabulary.token_bytes, xgrammar::VocabType::RAW, static_cast<int>(vocab_size),
+        std::vector<std::int32_t>(vocabulary.stop_ids.begin(), vocabulary.stop_ids.end()));
+    return std::unique_ptr<GrammarCompiler>(std::make_unique<Compiler>(info, vocab_size, limits));
   } catch (const std::exception& error) {
     return internal_error("the grammar library refused the vocabulary: " + words_of(error));
   }
