@@ -90,9 +90,9 @@ void HttpConnection::on_read_end() {
 
 void HttpConnection::parse() {
   if (in_.empty()) return;
-  if (phase_ == Phase::kIdle) set_phase(Phase::kHeader, shared_->options.header_timeout_ms);
   const std::size_t used = parser_.feed(in_);
   in_.erase(0, used);
+  if (phase_ == Phase::kIdle && parser_.begun()) set_phase(Phase::kHeader, shared_->options.header_timeout_ms);
   switch (parser_.state()) {
     case HttpRequestParser::State::kHeader: return;
     case HttpRequestParser::State::kBody:

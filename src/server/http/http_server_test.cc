@@ -150,7 +150,32 @@ TEST_F(HttpServerTest, RefusesWhatIsTooLargeOrNoHttp) {
   EXPECT_EQ(status_for("POST /echo HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef"), 400);
   EXPECT_EQ(status_for("POST /echo HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nabcde"), 400);
   EXPECT_EQ(status_for("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), 400);
+  for (const char* coding : {"gzip, chunked", "identity", "chunked, identity", "xchunked"}) {
+    EXPECT_EQ(status_for(std::string("POST /echo HTTP/1.1\r\nTransfer-Encoding: ") + coding +
+                         "\r\n\r\n3\r\nabc\r\n0\r\n\r\n"),
+              400)
+        << coding;
+  }
+  EXPECT_EQ(status_for("GET /echo HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), 400);
   expect_alive();
+}
+
+TEST_F(HttpServerTest, LineEndsBeforeARequestArePassedOver) {
+  open();
+  auto c = client();
+  ASSERT_TRUE(c.connect().ok());
+  const std::string request = "POST /echo HTTP/1.1\r\nContent-Length: 2\r\n\r\nok";
+  for (const std::string& bytes : {request + "\r\n", request + "\r", "\n\r\n\r\n" + request + "\r\n" + request}) {
+    ASSERT_TRUE(c.send_raw(bytes).ok());
+    const auto reply = c.read_reply();
+    ASSERT_TRUE(reply.ok()) << reply.status().message();
+    EXPECT_EQ(reply->body, "ok");
+  }
+  ASSERT_TRUE(c.read_reply().ok());
+  ASSERT_TRUE(c.send_raw("\n\r\n").ok());  // a line end that stands alone is none
+  const auto reply = c.read_reply();
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->status, 400);
 }
 
 TEST_F(HttpServerTest, ChunkedBodiesAndExpectContinue) {

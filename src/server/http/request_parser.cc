@@ -18,18 +18,13 @@ std::string lower(std::string_view text) {
 
 std::string_view as_view(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
-int status_of(const boost::system::error_code& error) {
-  if (error == http::error::header_limit) return 431;
-  if (error == http::error::body_limit) return 413;
-  return 400;
-}
-
 }  // namespace
 
 struct HttpRequestParser::Parser {
   http::request_parser<http::string_body> beast;
-  std::size_t max_header_bytes = 0;
+  HttpParseLimits limits;
   State state = State::kHeader;
+  bool begun = false;
   int error_status = 0;
   std::string error_message;
 
@@ -38,13 +33,30 @@ struct HttpRequestParser::Parser {
     error_status = status;
     error_message = std::move(message);
   }
+  void fail(const boost::system::error_code& error) {
+    if (error == http::error::header_limit) {
+      fail(431, "the header is longer than " + std::to_string(limits.max_header_bytes) + " bytes");
+    } else if (error == http::error::body_limit) {
+      fail(413, "the body is longer than " + std::to_string(limits.max_body_bytes) + " bytes, the most that is taken");
+    } else {
+      fail(400, "this is no HTTP/1.1 request the server takes: " + error.message());
+    }
+  }
+  // What would leave open where the body ends, or who is asked: a proxy in front may read it otherwise.
+  std::string ambiguity() const {
+    const auto coding = beast.get().find(http::field::transfer_encoding);
+    if (coding != beast.get().end() && lower(as_view(coding->value())) != "chunked") {
+      return "Transfer-Encoding: found '" + std::string(as_view(coding->value())) + "', expected chunked or none";
+    }
+    return beast.get().count(http::field::host) > 1 ? "Host stands twice" : "";
+  }
 };
 
 HttpRequestParser::HttpRequestParser(const HttpParseLimits& limits) : parser_(std::make_unique<Parser>()) {
   parser_->beast.eager(true);
   parser_->beast.header_limit(static_cast<std::uint32_t>(limits.max_header_bytes));
   parser_->beast.body_limit(limits.max_body_bytes);
-  parser_->max_header_bytes = limits.max_header_bytes;
+  parser_->limits = limits;
 }
 
 HttpRequestParser::~HttpRequestParser() = default;
@@ -58,6 +70,12 @@ const std::string& HttpRequestParser::error_message() const { return parser_->er
 std::size_t HttpRequestParser::feed(std::string_view bytes) {
   Parser& p = *parser_;
   std::size_t used = 0;
+  if (!p.begun) {
+    // Line ends before a request, which some clients send after a body (RFC 9112, section 2.2).
+    while (bytes.substr(used).starts_with("\r\n")) used += 2;
+    p.begun = used < bytes.size() && bytes.substr(used) != "\r";
+    if (!p.begun) return used;
+  }
   while (p.state != State::kDone && p.state != State::kFailed && used < bytes.size()) {
     boost::system::error_code error;
     std::size_t n = 0;
@@ -70,14 +88,20 @@ std::size_t HttpRequestParser::feed(std::string_view bytes) {
     used += n;
     if (error == http::error::need_more) {
       // The library counts the header against its limit only when it is complete.
-      if (!p.beast.is_header_done() && bytes.size() - used > p.max_header_bytes) {
-        p.fail(431, "the header is longer than " + std::to_string(p.max_header_bytes) + " bytes");
+      if (!p.beast.is_header_done() && bytes.size() - used > p.limits.max_header_bytes) {
+        p.fail(http::error::header_limit);
       }
       break;
     }
     if (error) {
-      p.fail(status_of(error), "this is no HTTP/1.1 request the server takes: " + error.message());
+      p.fail(error);
       break;
+    }
+    if (p.state == State::kHeader && p.beast.is_header_done()) {
+      if (std::string found = p.ambiguity(); !found.empty()) {
+        p.fail(400, std::move(found));
+        break;
+      }
     }
     if (p.beast.is_done()) {
       p.state = State::kDone;
@@ -89,6 +113,8 @@ std::size_t HttpRequestParser::feed(std::string_view bytes) {
   if (p.state == State::kHeader && p.beast.is_header_done()) p.state = State::kBody;
   return used;
 }
+
+bool HttpRequestParser::begun() const { return parser_->begun; }
 
 bool HttpRequestParser::expects_continue() const {
   if (parser_->state != State::kBody) return false;

@@ -33,6 +33,8 @@ class HttpRequestParser {
   // be given again, with more behind them (header) or to the next parser (pipelined requests).
   std::size_t feed(std::string_view bytes);
   State state() const;
+  // False: nothing but line ends have come, which belong to no request.
+  bool begun() const;
 
   // kFailed: the HTTP status to answer (400, 413, 431), and why.
   int error_status() const;
