@@ -287,6 +287,7 @@ Result<ServerOptions> server_options(const ServeOptions& options, const std::str
     out.keys.insert(out.keys.end(), keys.begin(), keys.end());
     if (keys.empty()) return invalid_argument(options.api_key_file + ": holds no key");
   }
+  FATHOM_RETURN_IF_ERROR(check_keys(out.keys));
   out.cors_origin = options.cors_origin;
   out.share_prefix_cache = options.share_prefix_cache;
   out.thinking = options.thinking;

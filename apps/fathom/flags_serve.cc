@@ -9,7 +9,7 @@ void add_network(CLI::App& command, ServeOptions& o) {
   add_value(command, "--host", o.host, with_default("Address to listen on", o.host), text_value());
   add_value(command, "--port", o.port, with_default("Port; 0: any free one", o.port), whole_number(0, 65535));
   add_value(command, "--served-model-name", o.served_model_names,
-            "Names that requests may use, first reported (default: the model directory's)", any_text());
+            "Names that requests may use, first reported (default: the model directory's)", text_value());
   add_repeated(command, "--api-key", o.api_keys, "Key that requests must carry (default: none, all may ask)",
                text_value());
   add_value(command, "--api-key-file", o.api_key_file,

@@ -1,6 +1,7 @@
 #include "server/key_table.h"
 
 #include <charconv>
+#include <map>
 #include <sstream>
 
 namespace fathom {
@@ -82,7 +83,11 @@ Result<std::vector<ApiKey>> parse_key_file(std::string_view text) {
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
     const std::string where = "key file, line " + std::to_string(number) + ": ";
-    std::istringstream words(line.substr(0, line.find('#')));
+    // A '#' within a word is the word's: secrets may have one.
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      if (line[i] == '#' && (i == 0 || line[i - 1] == ' ' || line[i - 1] == '\t')) line.resize(i);
+    }
+    std::istringstream words(line);
     ApiKey key;
     if (!(words >> key.label)) continue;
     if (!(words >> key.secret)) return invalid_argument(where + "expected \"label secret\", found a label only");
@@ -101,12 +106,24 @@ Result<std::vector<ApiKey>> parse_key_file(std::string_view text) {
       }
       *target = value;
     }
-    for (const auto& other : keys) {
-      if (other.label == key.label) return invalid_argument(where + "label '" + key.label + "' stands twice");
-    }
     keys.push_back(std::move(key));
+    if (Status status = check_keys(keys); !status.ok()) return invalid_argument(where + status.message());
   }
   return keys;
+}
+
+Status check_keys(const std::vector<ApiKey>& keys) {
+  std::map<std::string_view, const ApiKey*> by_label, by_secret;
+  for (const ApiKey& key : keys) {
+    if (!by_label.emplace(key.label, &key).second) {
+      return invalid_argument("label '" + key.label + "' stands twice");
+    }
+    if (const auto [other, is_new] = by_secret.emplace(key.secret, &key); !is_new) {
+      return invalid_argument("the keys '" + other->second->label + "' and '" + key.label +
+                              "' have the same secret, so that their requests cannot be told apart");
+    }
+  }
+  return {};
 }
 
 }  // namespace fathom

@@ -44,5 +44,7 @@ class KeyTable {
 
 // Lines "label secret [max_concurrent=N] [max_per_minute=N]"; '#' starts a comment.
 Result<std::vector<ApiKey>> parse_key_file(std::string_view text);
+// Fails where two keys share a label or a secret: their requests could not be told apart. Shows no secret.
+Status check_keys(const std::vector<ApiKey>& keys);
 
 }  // namespace fathom
