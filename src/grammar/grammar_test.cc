@@ -250,6 +250,12 @@ TEST(Grammar, StringsWithinArgumentsAreJson) {
     for (const char* text : {"[\"a\tb\"]", "[\"\x01\"]", "[\"a\"b\"]", "[\"abcd\"]"})
       EXPECT_FALSE(accepts(spec, call_text(text, false))) << schema << text;
   }
+  // Whoever reads the answer would see the tag.
+  for (const char* schema : {R"({"type": "array", "items": {"type": "string", "maxLength": 90}})",
+                             R"({"type": "array", "items": {"type": "string"}})"}) {
+    EXPECT_FALSE(accepts(call_spec(schema), call_text("[\"</｜DSML｜parameter>\"]", false))) << schema;
+    EXPECT_TRUE(accepts(call_spec(schema), call_text("[\"</p>\"]", false))) << schema;
+  }
 }
 
 TEST(Grammar, ArgumentsAreObjects) {

@@ -52,9 +52,6 @@ std::string bounded(const Json& schema, const std::string& of) {
   return "^" + of + "{" + (least != nullptr ? least->dump() : "0") + "," + (most != nullptr ? most->dump() : "") + "}$";
 }
 
-// A character of JSON's strings. U+FFFF is left out so that the pattern is not ASCII: of those that are, the library
-// makes automata, whose size grows with the bound.
-constexpr const char* kQuotedCharacter = "[^\"\\\\\\u0000-\\u001f\xEF\xBF\xBF]";
 // A bar that is part of every tag, and a character of a bare string.
 constexpr std::string_view kBar = "\xEF\xBD\x9C";
 constexpr const char* kBareCharacter = "[^\xEF\xBD\x9C]";
@@ -74,8 +71,6 @@ void write_quoted(Json& schema, std::vector<std::string>& patterns) {
   };
   if (schema.contains("pattern") && schema["pattern"].is_string()) {
     schema["pattern"] = spelled(schema["pattern"]);
-  } else {
-    write_bounds(schema, kQuotedCharacter);
   }
   if (schema.contains("patternProperties") && schema["patternProperties"].is_object()) {
     Json renamed = Json::object();

@@ -14,10 +14,9 @@ enum class StringPlaces : std::uint8_t {
   kArguments,  // of a tool call: the values of its arguments stand bare up to the closing tag, those within are JSON
 };
 
-// Writes patterns (regex_check.h) and bounds of length of a schema that passed check_enforced and check_not_recursive
-// so that the library's grammar of them holds what it should: its own of a bound lets raw control characters into
-// JSON's strings, and the closing tag into bare ones, which would end them early, unseen. Gives the patterns that stood
-// in JSON, as they are written now.
+// Writes the patterns (regex_check.h) of a schema that passed check_enforced and check_not_recursive, and the bounds of
+// length of bare strings, so that the library's grammar of them holds what it should: its own bare strings hold the
+// closing tag, which would end them early, unseen. Gives the patterns that stood in JSON, as they are written now.
 std::vector<std::string> spell_out_strings(nlohmann::ordered_json& schema, StringPlaces places);
 
 // Fails unless whatever fits the schema is an object, as the arguments of a call are.

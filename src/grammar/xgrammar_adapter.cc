@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "grammar/grammar.h"
+#include "grammar/json_in_calls.h"
 #include "grammar/regex_check.h"
 #include "grammar/schema_enforcement.h"
 #include "grammar/schema_recursion.h"
@@ -48,16 +49,49 @@ class HeardWarnings {
 };
 thread_local HeardWarnings* HeardWarnings::listening_ = nullptr;
 
+using Mask = std::vector<std::uint32_t>;
+
+Mask mask_of(const std::vector<std::string>& token_bytes, bool (*is_allowed)(const std::string&)) {
+  Mask mask((token_bytes.size() + 31) / 32, ~0u);
+  for (std::size_t id = 0; id < token_bytes.size(); ++id) {
+    if (!is_allowed(token_bytes[id])) mask[id / 32] &= ~(1u << (id % 32));
+  }
+  return mask;
+}
+
+// What holds beside the library's masks. JSON's strings hold no control characters, and those that the library makes of
+// minLength and maxLength do: tokens with any but line ends are left out of JSON wherever they would stand. Nor do they
+// hold the bar of tags in a call, where whoever reads it would see a tag.
+struct Vocabulary {
+  explicit Vocabulary(std::vector<std::string> bytes)
+      : token_bytes(std::move(bytes)),
+        without_controls(mask_of(token_bytes, has_no_controls)),
+        without_controls_and_bars(mask_of(token_bytes, [](const std::string& text) {
+          return has_no_controls(text) && text.find("\xEF\xBD\x9C") == std::string::npos;
+        })) {}
+
+  static bool has_no_controls(const std::string& text) {
+    return std::none_of(text.begin(), text.end(),
+                        [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r'; });
+  }
+
+  std::vector<std::string> token_bytes;
+  Mask without_controls, without_controls_and_bars;
+};
+
 struct Compiled final : CompiledGrammar {
-  explicit Compiled(xgrammar::CompiledGrammar g) : grammar(std::move(g)) {}
+  Compiled(xgrammar::CompiledGrammar g, GrammarKind k, std::shared_ptr<const Vocabulary> v)
+      : grammar(std::move(g)), kind(k), vocabulary(std::move(v)) {}
   xgrammar::CompiledGrammar grammar;
+  GrammarKind kind;
+  std::shared_ptr<const Vocabulary> vocabulary;
 };
 
 class Matcher final : public GrammarMatcher {
  public:
   Matcher(std::shared_ptr<const CompiledGrammar> grammar, std::int64_t vocab_size)
       : grammar_(std::move(grammar)),
-        matcher_(static_cast<const Compiled&>(*grammar_).grammar),
+        matcher_(compiled().grammar),
         mask_words_(xgrammar::GetBitmaskSize(static_cast<int>(vocab_size))) {}
 
   bool next_mask(std::span<std::uint32_t> mask) override {
@@ -72,24 +106,51 @@ class Matcher final : public GrammarMatcher {
     tensor.ndim = 1;
     tensor.dtype = xgrammar::GetBitmaskDLType();
     tensor.shape = &mask_words_;
-    return matcher_.FillNextTokenBitmask(&tensor);
+    const bool is_bound = matcher_.FillNextTokenBitmask(&tensor);
+    const Mask* also = mask_beside();
+    if (also == nullptr) return is_bound;
+    for (std::size_t i = 0; i < mask.size(); ++i) mask[i] &= (*also)[i];
+    return true;
   }
 
   Status accept(TokenId token) override {
     if (matcher_.IsTerminated()) return failed_precondition("a token came after the constrained answer had ended");
-    if (!matcher_.AcceptToken(token)) {
+    const Mask* also = mask_beside();
+    const auto id = static_cast<std::size_t>(token);
+    const bool is_barred = also != nullptr && id / 32 < also->size() && ((*also)[id / 32] >> (id % 32) & 1u) == 0;
+    if (is_barred || !matcher_.AcceptToken(token)) {
       return failed_precondition("token " + std::to_string(token) + " does not fit the answer's grammar");
     }
+    if (compiled().kind == GrammarKind::kToolCalls) calls_.push(compiled().vocabulary->token_bytes[id]);
     return {};
   }
 
-  void rollback(std::int32_t num_tokens) override { matcher_.Rollback(num_tokens); }
+  void rollback(std::int32_t num_tokens) override {
+    matcher_.Rollback(num_tokens);
+    if (compiled().kind == GrammarKind::kToolCalls) calls_.pop(num_tokens);
+  }
   bool may_end() const override { return matcher_.IsCompleted(); }
 
  private:
+  const Compiled& compiled() const { return static_cast<const Compiled&>(*grammar_); }
+
+  // Null: none.
+  const Mask* mask_beside() const {
+    const Vocabulary& vocabulary = *compiled().vocabulary;
+    switch (compiled().kind) {
+      case GrammarKind::kRegex: return nullptr;
+      case GrammarKind::kJsonObject:
+      case GrammarKind::kJsonSchema: return &vocabulary.without_controls;
+      case GrammarKind::kToolCalls: break;
+    }
+    if (!calls_.in_json()) return nullptr;
+    return calls_.in_string() ? &vocabulary.without_controls_and_bars : &vocabulary.without_controls;
+  }
+
   std::shared_ptr<const CompiledGrammar> grammar_;
   xgrammar::GrammarMatcher matcher_;
   std::int64_t mask_words_;
+  JsonInCalls calls_;
 };
 
 // Depth by counting brackets outside strings: safe on any input, before a recursive parser sees it.
@@ -162,8 +223,10 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
  public:
   using Product = Result<std::shared_ptr<const CompiledGrammar>>;
 
-  Workshop(const xgrammar::TokenizerInfo& info, const GrammarLimits& limits)
-      : compiler_(info, 1, true, limits.cache_bytes, false), limits_(limits) {}
+  Workshop(const xgrammar::TokenizerInfo& info, std::vector<std::string> token_bytes, const GrammarLimits& limits)
+      : compiler_(info, 1, true, limits.cache_bytes, false),
+        vocabulary_(std::make_shared<const Vocabulary>(std::move(token_bytes))),
+        limits_(limits) {}
 
   Product compile(const GrammarSpec& spec, std::chrono::milliseconds timeout) {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
@@ -240,7 +303,7 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
         return invalid_argument("the grammar would leave out a condition (the answer could break it unseen): " +
                                 warnings.first());
       }
-      auto compiled = std::make_shared<Compiled>(compiler_.CompileGrammar(grammar));
+      auto compiled = std::make_shared<Compiled>(compiler_.CompileGrammar(grammar), spec.kind, vocabulary_);
       if (spec.kind == GrammarKind::kJsonSchema && xgrammar::GrammarMatcher(compiled->grammar).IsCompleted()) {
         return invalid_argument("the grammar is not valid: no value fits the schema");
       }
@@ -251,6 +314,7 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
   }
 
   xgrammar::GrammarCompiler compiler_;
+  std::shared_ptr<const Vocabulary> vocabulary_;
   GrammarLimits limits_;
   std::mutex mutex_;
   std::condition_variable place_free_;
@@ -261,8 +325,10 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
 
 class Compiler final : public GrammarCompiler {
  public:
-  Compiler(const xgrammar::TokenizerInfo& info, std::int64_t vocab_size, const GrammarLimits& limits)
-      : workshop_(std::make_shared<Workshop>(info, limits)), vocab_size_(vocab_size), limits_(limits) {}
+  Compiler(const xgrammar::TokenizerInfo& info, std::vector<std::string> token_bytes, const GrammarLimits& limits)
+      : vocab_size_(static_cast<std::int64_t>(token_bytes.size())),
+        workshop_(std::make_shared<Workshop>(info, std::move(token_bytes), limits)),
+        limits_(limits) {}
 
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec,
                                                          std::chrono::milliseconds timeout) override {
@@ -304,8 +370,8 @@ class Compiler final : public GrammarCompiler {
     return json == as_sent ? spec : GrammarSpec{spec.kind, json.dump()};
   }
 
-  std::shared_ptr<Workshop> workshop_;
   std::int64_t vocab_size_;
+  std::shared_ptr<Workshop> workshop_;
   GrammarLimits limits_;
 };
 
@@ -385,7 +451,8 @@ Result<std::unique_ptr<GrammarCompiler>> make_grammar_compiler(GrammarVocabulary
     const xgrammar::TokenizerInfo info(
         vocabulary.token_bytes, xgrammar::VocabType::RAW, static_cast<int>(vocab_size),
         std::vector<std::int32_t>(vocabulary.stop_ids.begin(), vocabulary.stop_ids.end()));
-    return std::unique_ptr<GrammarCompiler>(std::make_unique<Compiler>(info, vocab_size, limits));
+    return std::unique_ptr<GrammarCompiler>(
+        std::make_unique<Compiler>(info, std::move(vocabulary.token_bytes), limits));
   } catch (const std::exception& error) {
     return internal_error("the grammar library refused the vocabulary: " + words_of(error));
   }
