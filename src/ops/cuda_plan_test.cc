@@ -168,6 +168,21 @@ TEST(CudaPlan, attention_takes_warpgroups_for_many_rows_where_there_are_some) {
   EXPECT_FALSE(attention_prefers_groups(4096, 64, 0, 132)) << "a draft block's window holds more than 128 keys";
 }
 
+TEST(CudaPlan, attention_takes_whole_rows_where_their_halves_would_need_a_second_round) {
+  EXPECT_LE(kAttentionWholeSharedBytes, kSm90Shared);
+  EXPECT_FALSE(attention_prefers_whole(66, 64, 4, 132)) << "132 halves: a round";
+  EXPECT_TRUE(attention_prefers_whole(67, 64, 4, 132));
+  EXPECT_TRUE(attention_prefers_whole(34, 128, 128, 132)) << "four halves a row";
+  EXPECT_FALSE(attention_prefers_whole(128, 32, 4, 132));
+  EXPECT_FALSE(attention_prefers_whole(128, 64, 4, 0)) << "sm_80, sm_120";
+  EXPECT_FALSE(attention_prefers_whole(128, 64, 0, 132)) << "a draft block's window holds more than 128 keys";
+  for (std::int64_t tokens = 1; tokens <= 300; ++tokens) {
+    if (attention_prefers_whole(tokens, 64, 4, 132)) {
+      EXPECT_EQ(attention_groups_tiling(tokens, 64, 4, 512, 132).blocks_per_unit, 1);
+    }
+  }
+}
+
 TEST(CudaPlan, experts_scratch_has_disjoint_parts) {
   const MoeScratch s = moe_scratch(128, 4096, 2048, 256, 6);
   EXPECT_GE(s.items, 4);

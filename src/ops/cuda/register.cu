@@ -60,6 +60,7 @@ FATHOM_CUDA_VARIANT(sparse_attention_mma, SparseAttention);
 FATHOM_CUDA_VARIANT(sparse_attention_mma_splitk, SparseAttention);
 FATHOM_CUDA_VARIANT(sparse_attention_mma_splitk_arrival, SparseAttention);
 FATHOM_CUDA_VARIANT(sparse_attention_wgmma, SparseAttention);
+FATHOM_CUDA_VARIANT(sparse_attention_wgmma_whole, SparseAttention);
 FATHOM_CUDA_VARIANT(sparse_attention_by_rows, SparseAttention);
 FATHOM_CUDA_VARIANT(attention_output_naive, AttentionOutput);
 FATHOM_CUDA_VARIANT(attention_output_mma, AttentionOutput);
@@ -113,6 +114,7 @@ void register_cuda_variants(OpRegistry& registry) {
   add(OpKind::kSparseAttention, "simt", cuda::sparse_attention_simt);
   add(OpKind::kSparseAttention, "mma", cuda::sparse_attention_mma);
   add(OpKind::kSparseAttention, "wgmma", cuda::sparse_attention_wgmma);
+  add(OpKind::kSparseAttention, "wgmma_whole", cuda::sparse_attention_wgmma_whole);
   add(OpKind::kSparseAttention, "mma_splitk", cuda::sparse_attention_mma_splitk);
   add(OpKind::kSparseAttention, "mma_splitk_arrival", cuda::sparse_attention_mma_splitk_arrival);
   add(OpKind::kSparseAttention, "by_rows", cuda::sparse_attention_by_rows);

@@ -2,21 +2,18 @@
 // takes 64 heads and half of the channels of their results, so both products run on warpgroups and a group's result and
 // the running one fit in registers.
 //
-// A group's 128 keys lie in shared memory as two tiles of 64 in bf16, 128-byte swizzled: the same bytes are K for Q K^T
-// and, channels contiguous, V for P V. Each warpgroup multiplies Q K^T for one tile and turns it into P, as two bf16
-// terms; then it multiplies the P of both tiles with 128 channels. The next group's records are on their way from the
-// pools meanwhile, and are widened into place as soon as a part of this group's keys is no longer needed: at once where
-// the channels are the other block's, after the first tile's product, after the second's.
+// A group's 128 keys lie in shared memory as two tiles of 64 (wgmma_tiles.cuh). Each warpgroup multiplies Q K^T for one
+// tile and turns it into P, as two bf16 terms; then it multiplies the P of both tiles with 128 channels. The next
+// group's records are on their way from the pools meanwhile, and are widened into place as soon as a part of this
+// group's keys is no longer needed: at once where the channels are the other block's, after the first tile's product,
+// after the second's.
 //
 // Groups of 128 keys fold left to right by one formula, whoever folds them: the block that has a row's first groups in
 // registers; blocks of a split row that have later ones leave each as (m, l, o), and the block of a row that ends last
 // folds these. So a row's bits do not depend on how many blocks it got; all arithmetic is group_softmax.cuh's.
 #include "ops/cuda/kernel_image.cuh"
-#include "ops/cuda/ptx/copy_async.cuh"
-#include "ops/cuda/ptx/wgmma.cuh"
-#include "ops/sparse_attention/group_softmax.cuh"
 #include "ops/sparse_attention/raw_key.cuh"
-#include "ops/sparse_attention/row_keys.cuh"
+#include "ops/sparse_attention/wgmma_tiles.cuh"
 
 namespace fathom::cuda {
 
@@ -41,10 +38,6 @@ struct WgmmaCall {
 __device__ __forceinline__ int first_group(int block, int num_blocks, int num_groups) {
   return (block * num_groups + num_blocks - 1) / num_blocks;
 }
-
-constexpr int kTileKeys = 64;
-constexpr int kBlockBytes = 64 * 128;        // 64 rows of 64 channels
-constexpr int kTileBytes = 8 * kBlockBytes;  // 64 rows of 512 channels
 
 // The thread's key of a tile on its way: which entry (position in the window) it is is read three groups ahead, its
 // block two, its record one. Entry -1: the tile has no such key.
@@ -150,22 +143,6 @@ struct RawHalf {
   }
 };
 
-// On their way to shared memory, past registers.
-__device__ __forceinline__ void load_queries(const AttentionCall& call, int row, int first_head, unsigned char* q) {
-  const Bf16Bits* heads = call.q + (static_cast<std::int64_t>(row) * call.num_heads + first_head) * kHeadDim;
-#pragma unroll 1
-  for (int n = 0; n < 64 * 64 / kThreads; ++n) {
-    const int i = n * kThreads + static_cast<int>(threadIdx.x), head = i / 64, piece = i % 64;
-    unsigned char* to = q + piece / 8 * kBlockBytes + swizzle_128(head, piece % 8);
-    if (first_head + head < call.num_heads) {
-      copy_async_16(to, heads + head * kHeadDim + 8 * piece);
-    } else {
-      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-    }
-  }
-  copy_async_commit();
-}
-
 // Shared memory of a block, 1024-byte aligned as swizzled operands must be.
 struct Shared {
   unsigned char *q, *keys, *probs;  // [1], [2 tiles], [2 tiles][2 terms of 64 x 64]
@@ -177,47 +154,6 @@ struct RowState {
   float m[2] = {-INFINITY, -INFINITY}, l[2] = {};  // of the groups folded so far
   FoldFactors factors[2];                          // of the last fold
 };
-
-// The largest logit of each head in the warpgroup's tile, to the peaks; keys that are not there become -inf.
-__device__ __forceinline__ void find_peaks(float (&s)[32], float* peaks, int num_keys) {
-  const int warp = static_cast<int>(threadIdx.x) >> 5 & 3, lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2,
-            t = lane & 3;
-  float peak[2] = {-INFINITY, -INFINITY};
-  if (num_keys < kTileKeys) {
-#pragma unroll
-    for (int i = 0; i < 32; ++i)
-      if (i / 4 * 8 + 2 * t + (i & 1) >= num_keys) s[i] = -INFINITY;
-  }
-#pragma unroll
-  for (int i = 0; i < 32; ++i) peak[i / 2 % 2] = fmaxf(peak[i / 2 % 2], s[i]);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    peak[half] = quad_max(peak[half]);
-    if (t == 0) peaks[16 * warp + 8 * half + g] = peak[half];
-  }
-}
-
-// P of the warpgroup's tile, in two terms, and its sums.
-__device__ __forceinline__ void soften(const float (&s)[32], const float (&m)[2], unsigned char* probs, float* sums) {
-  const int warp = static_cast<int>(threadIdx.x) >> 5 & 3, lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2,
-            t = lane & 3;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = 16 * warp + 8 * half + g;
-    float sum = 0.0f;
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      const ProbPair p =
-          split_pair(probability(s[4 * n + 2 * half], m[half]), probability(s[4 * n + 2 * half + 1], m[half]));
-      const int at = swizzle_128(row, n) + 4 * t;
-      *reinterpret_cast<std::uint32_t*>(probs + at) = p.high;
-      *reinterpret_cast<std::uint32_t*>(probs + kBlockBytes + at) = p.low;
-      sum = __fadd_rn(sum, pair_sum(p.high, p.low));
-    }
-    sum = quad_sum(sum);
-    if (t == 0) sums[row] = sum;
-  }
-}
 
 // s = Q K^T of 64 keys, in flight; `between`(k): what the thread does after product k of 32.
 template <typename Between>
@@ -288,40 +224,6 @@ __device__ __forceinline__ bool arrives_last(std::uint32_t* counter, int num_blo
   }
   __syncthreads();
   return is_last;
-}
-
-// The finished heads pass through the queries' place, so that rows leave in whole lines.
-__device__ __forceinline__ void write_out(const float (&o)[64], const RowState& state, const Shared& shared,
-                                          const AttentionCall& call, int row, int first_head, int half) {
-  const int tid = static_cast<int>(threadIdx.x), group = tid >> 7, warp = tid >> 5 & 3, lane = tid & 31, g = lane >> 2,
-            t = lane & 3;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int head = 16 * warp + 8 * r + g;
-    const float inverse =
-        inverse_denominator(state.m[r], state.l[r], call.sink[min(first_head + head, call.num_heads - 1)]);
-#pragma unroll
-    for (int n = 0; n < 16; ++n) {
-      *reinterpret_cast<std::uint32_t*>(shared.q + (2 * group + n / 8) * kBlockBytes + swizzle_128(head, n % 8) +
-                                        4 * t) = pack_bf16(o[4 * n + 2 * r] * inverse, o[4 * n + 2 * r + 1] * inverse);
-    }
-  }
-  __syncthreads();
-  const float2* rope = call.rope + static_cast<std::int64_t>(row) * (kRopeDim / 2);
-#pragma unroll 4
-  for (int i = tid; i < 64 * kChannels / 8; i += kThreads) {
-    const int head = i / (kChannels / 8), at = i % (kChannels / 8), piece = half * (kChannels / 8) + at;
-    if (first_head + head >= call.num_heads) break;
-    uint4 v = *reinterpret_cast<const uint4*>(shared.q + at / 8 * kBlockBytes + swizzle_128(head, at % 8));
-    if (piece >= kNopeDim / 8) {
-      std::uint32_t* pair = &v.x;
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        pair[e] = finish_pair(bf16_low(pair[e]), bf16_high(pair[e]), 1.0f, 8 * piece + 2 * e, rope);
-    }
-    reinterpret_cast<uint4*>(call.out + (static_cast<std::int64_t>(row) * call.num_heads + first_head + head) *
-                                            kHeadDim)[piece] = v;
-  }
 }
 #endif
 
@@ -481,7 +383,17 @@ __global__ void __launch_bounds__(kThreads, 1) attend_groups(const __grid_consta
       for (int i = begin == 0 ? folded : 0; i < num_groups; i = i == 0 ? folded : i + 1)
         fold_slot(total, state, slots + i * (kSlotValues / 4), ml + i * 64);
     }
-    write_out(total, state, shared, call, row, first_head, half);
+    // The finished heads pass through the queries' place, so that rows leave in whole lines.
+    float inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      inverse[r] =
+          inverse_denominator(state.m[r], state.l[r], call.sink[min(first_head + head + 8 * r, call.num_heads - 1)]);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) finish_block(total + 32 * i, inverse, shared.q + (2 * group + i) * kBlockBytes);
+    __syncthreads();
+    write_heads<4>(call, shared.q, row, first_head, 4 * half);
   }
 #endif
 }

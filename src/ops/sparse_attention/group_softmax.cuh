@@ -1,6 +1,6 @@
 // The arithmetic of a group of 128 keys and of the fold of groups, as every tensor-core variant does it: `mma`,
-// `mma_splitk`, `mma_splitk_arrival` and `wgmma` give a row the same bits, so a launcher may choose by the number of
-// rows. What they share, besides the functions below:
+// `mma_splitk`, `mma_splitk_arrival`, `wgmma` and `wgmma_whole` give a row the same bits, so a launcher may choose by
+// the number of rows. What they share, besides the functions below:
 //   S: one accumulator chain over the 32 steps of 16 channels, ascending; from zero.
 //   Tiles of 64 keys in order: m' = max(m, scale * the tile's peak), P = exp2(scale * s - m') as two bf16 terms,
 //   l' = l e + sum P and o' = o e + P V with e = exp2(m - m'); the first tile starts from m = -inf, l = o = 0.

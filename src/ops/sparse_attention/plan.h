@@ -118,6 +118,17 @@ constexpr AttentionGroupsTiling attention_groups_tiling(std::int64_t num_tokens,
   return tiling;
 }
 
+// wgmma_whole: a unit is a row and 64 of its heads; a block holds queries, two tiles of keys, P of both in two terms,
+// peaks and sums, eight barriers. Up to one unit a multiprocessor.
+inline constexpr std::int64_t kAttentionWholeSharedBytes = kAttentionGroupsSharedBytes + 8 * 8;
+
+// by_rows: `wgmma_whole`, when the halves of `wgmma` would take the card more than one round.
+constexpr bool attention_prefers_whole(std::int64_t num_tokens, std::int32_t num_heads, std::int32_t ratio,
+                                       std::int32_t num_multiprocessors) {
+  return attention_uses_groups(num_heads, ratio, num_multiprocessors) &&
+         2 * num_tokens * ceil_div(num_heads, 64) > num_multiprocessors;
+}
+
 // Enough for every call of up to max_tokens rows.
 constexpr std::int64_t attention_groups_workspace_bytes(std::int64_t max_tokens, std::int32_t num_heads,
                                                         std::int32_t ratio, std::int32_t topk,
