@@ -51,12 +51,15 @@ TEST(Gpu, sample) {
   register_cuda_variants_if_built(registry);
   const std::vector<std::string> names = cuda_variants(OpKind::kSample);
   for (const std::int32_t vocab : {97, 4096, 129280}) {
-    const int num_steps = reduced() ? 1 : vocab > 100000 ? 12 : 40;
+    if (reduced() && vocab > 4096) continue;  // takes racecheck longer than all the rest
+    const int num_steps = reduced() ? 2 : vocab > 100000 ? 24 : 60;
     DeviceSampler sampler = *DeviceSampler::make(backend, vocab, 64, 16);
     DeviceMemory logits = *backend.allocate(std::int64_t{64} * vocab * 4, "logits");
     std::vector<Compared> all(names.size());
     for (int seed = 1; seed <= num_steps; ++seed) {
-      SamplingCases cases(static_cast<std::uint64_t>(seed), vocab, reduced() ? 4 : 14);
+      // Few rows are shared by more blocks.
+      const int num_sequences = reduced() ? 2 : seed % 4 == 0 ? 1 : seed % 4 == 1 ? 3 : 14;
+      SamplingCases cases(static_cast<std::uint64_t>(seed), vocab, num_sequences);
       const View view = make_view(logits.data, DType::kF32, {std::int64_t{cases.num_rows()}, std::int64_t{vocab}});
       ASSERT_TRUE(
           backend.upload(view.data, reinterpret_cast<const std::byte*>(cases.logits().data()), view.num_bytes()).ok());

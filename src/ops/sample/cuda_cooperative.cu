@@ -10,29 +10,32 @@ void sample_rows_block(ExecutionContext& context, const SampleRowsPlan& plan, co
 
 void sample_rows_cooperative(ExecutionContext& context, const SampleRowsPlan& plan, const SampleRowsArgs& args) {
   const auto kernel = sample_by_teams<false>;
-  const int share = team_share(plan.vocab);
-  const std::size_t shared_bytes = static_cast<std::size_t>(share) * 4;
-  // How many teams a card holds at once: asked once, since a program has one vocabulary at a time.
+  // How many blocks a card holds at once: asked once, since a program has one vocabulary at a time.
   static thread_local std::int64_t asked_vocab = 0;
-  static thread_local int num_teams = 0;
+  static thread_local int num_blocks = 0, num_multiprocessors = 0;
   if (asked_vocab != plan.vocab) {
-    int device = 0, multiprocessors = 0, blocks = 0;
+    const std::size_t most_bytes = static_cast<std::size_t>(team_share(plan.vocab, kTeamBlocks)) * 4;
+    int device = 0, each = 0;
     const bool fits =
         plan.vocab <= kMaxTeamVocab && cudaGetDevice(&device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)) ==
+        cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most_bytes)) ==
             cudaSuccess &&
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kTeamThreads, shared_bytes) == cudaSuccess;
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kTeamThreads, most_bytes) == cudaSuccess;
     if (!fits) static_cast<void>(cudaGetLastError());
-    num_teams = fits ? std::min(kMaxTeams, blocks * multiprocessors / kTeamBlocks) : 0;
+    num_blocks = fits ? each * num_multiprocessors : 0;
     asked_vocab = plan.vocab;
   }
-  if (num_teams == 0) return sample_rows_block(context, plan, args);
+  if (num_blocks < kTeamBlocks) return sample_rows_block(context, plan, args);
   const auto rows = static_cast<int>(args.logits.shape[0]);
+  int size = kTeamMost;  // where rows are few, as many multiprocessors as there are
+  while (size > kTeamBlocks && rows * size > num_multiprocessors) size /= 2;
+  const int share = team_share(plan.vocab, size);
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kTeamBlocks, static_cast<unsigned>(std::min(rows, num_teams)));
+  config.gridDim =
+      dim3(static_cast<unsigned>(size), static_cast<unsigned>(std::min({rows, num_blocks / size, kMaxTeams})));
   config.blockDim = dim3(kTeamThreads);
-  config.dynamicSmemBytes = shared_bytes;
+  config.dynamicSmemBytes = static_cast<std::size_t>(share) * 4;
   config.stream = stream_of(context);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeCooperative;

@@ -7,6 +7,10 @@
 namespace fathom::cuda {
 namespace {
 
+__device__ __forceinline__ std::uint32_t noise_word(const SampleRow& row, std::uint32_t token) {
+  return RowNoise(row).word(token);
+}
+
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBins = 256;
@@ -90,6 +94,7 @@ __device__ Cut find_cut(const float* scaled, int vocab, const Cut& before, std::
   const auto weight = [](float s) { return kCount ? std::uint64_t{1} : nucleus_weight(s); };
   // Linear bins: they spread what a softmax weighs at all.
   const auto bin_of = [](float s) { return s > -31.5f ? static_cast<int>(-s * 8.0f) : kBins - 1; };
+  __syncthreads();  // a cut before this one may have ended with reading the bins
   for (int b = tid; b < kBins; b += kThreads) shared.bins[b] = 0;
   __syncthreads();
   for (int id = tid; id < vocab; id += kThreads) {

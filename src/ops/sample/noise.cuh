@@ -8,23 +8,60 @@
 
 namespace fathom::cuda {
 
-// Words of Philox4x32-10: ops/sample/philox.h has the host's form.
-__device__ __forceinline__ std::uint32_t noise_word(const SampleRow& row, std::uint32_t token) {
-  std::uint32_t c0 = token, c1 = static_cast<std::uint32_t>(row.position),
-                c2 = static_cast<std::uint32_t>(static_cast<std::uint64_t>(row.position) >> 32), c3 = row.choice;
-  std::uint32_t k0 = static_cast<std::uint32_t>(row.seed), k1 = static_cast<std::uint32_t>(row.seed >> 32);
+// Philox4x32-10 (ops/sample/philox.h has the host's form) of a row: what no id changes is done once. Of the first two
+// rounds little is left, and the last one makes one word.
+class RowNoise {
+ public:
+  __device__ explicit RowNoise(const SampleRow& row) {
+    const auto place = static_cast<std::uint64_t>(row.position);
+    std::uint32_t k0 = static_cast<std::uint32_t>(row.seed), k1 = static_cast<std::uint32_t>(row.seed >> 32);
+    const Product first = multiply(kMultiplier1, static_cast<std::uint32_t>(place >> 32));
+    const Product second = multiply(kMultiplier0, first.high ^ static_cast<std::uint32_t>(place) ^ k0);
+    choice_ = row.choice ^ k1;
+    k0 += kWeyl0, k1 += kWeyl1;
+    round1_[0] = first.low ^ k0, round1_[1] = second.high ^ k1;
+    k0 += kWeyl0, k1 += kWeyl1;
+    round2_ = second.low ^ k1;
 #pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t product0 = std::uint64_t{0xD2511F53u} * c0, product1 = std::uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<std::uint32_t>(product1 >> 32) ^ c1 ^ k0;
-    c1 = static_cast<std::uint32_t>(product1);
-    c2 = static_cast<std::uint32_t>(product0 >> 32) ^ c3 ^ k1;
-    c3 = static_cast<std::uint32_t>(product0);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    for (int round = 2; round < 10; ++round) {
+      key0_[round - 2] = k0, key1_[round - 2] = k1;
+      k0 += kWeyl0, k1 += kWeyl1;
+      // Kept, not made again for every id.
+      asm volatile("" : "+r"(key0_[round - 2]), "+r"(key1_[round - 2]));
+    }
   }
-  return c0;
-}
+  __device__ __forceinline__ std::uint32_t word(std::uint32_t token) const {
+    Product p = multiply(kMultiplier0, token);
+    std::uint32_t c3 = p.low;
+    Product r = multiply(kMultiplier1, p.high ^ choice_);
+    std::uint32_t c0 = r.high ^ round1_[0], c1 = r.low, c2 = c3 ^ round1_[1];
+    p = multiply(kMultiplier0, c0), r = multiply(kMultiplier1, c2);
+    c0 = r.high ^ c1 ^ key0_[0], c1 = r.low, c2 = p.high ^ round2_, c3 = p.low;
+#pragma unroll
+    for (int i = 1; i < 7; ++i) {
+      p = multiply(kMultiplier0, c0), r = multiply(kMultiplier1, c2);
+      c0 = r.high ^ c1 ^ key0_[i], c1 = r.low, c2 = p.high ^ c3 ^ key1_[i], c3 = p.low;
+    }
+    return multiply(kMultiplier1, c2).high ^ c1 ^ key0_[7];
+  }
+
+ private:
+  static constexpr std::uint32_t kMultiplier0 = 0xD2511F53u, kMultiplier1 = 0xCD9E8D57u;
+  static constexpr std::uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;
+  struct Product {
+    std::uint32_t low, high;
+  };
+  // One instruction; written in C++ it becomes products of 64 bits.
+  static __device__ __forceinline__ Product multiply(std::uint32_t a, std::uint32_t b) {
+    Product p;
+    asm("{\n.reg .u64 t;\nmul.wide.u32 t, %2, %3;\nmov.b64 {%0, %1}, t;\n}"
+        : "=r"(p.low), "=r"(p.high)
+        : "r"(a), "r"(b));
+    return p;
+  }
+
+  std::uint32_t choice_, round1_[2], round2_, key0_[8], key1_[8];
+};
 
 __device__ __forceinline__ double gumbel_f64(std::uint32_t word) {
   const double u = (static_cast<double>(word) + 0.5) * 0x1p-32;

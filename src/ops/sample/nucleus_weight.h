@@ -28,8 +28,16 @@ FATHOM_HOST_DEVICE inline std::uint64_t nucleus_weight(float scaled) {
   if (!(scaled > -31.0f)) return 0;
   // 2^x: x = n + f with |f| <= 1/2, 2^f by its series.
   const double x = multiply_then_add(static_cast<double>(scaled), 1.4426950408889634, 0.0);
+#if defined(__CUDA_ARCH__)
+  // The same numbers without conversions, which are slow there: integers appear in the low bits of a sum with 2^52,
+  // rounded towards zero as the casts below are.
+  const double shifted = __dadd_rz(x - 0.5, -0x1.8p52);
+  const double f = x - (shifted + 0x1.8p52);
+  const int exponent = 1023 + 44 - __double2loint(shifted);
+#else
   const int n = static_cast<int>(x - 0.5);  // towards zero: the nearest for x <= 0
   const double f = x - static_cast<double>(n);
+#endif
   double power = 7.054911620801121e-09;
   power = multiply_then_add(power, f, 1.0178086009239699e-07);
   power = multiply_then_add(power, f, 1.3215486790144307e-06);
@@ -41,10 +49,15 @@ FATHOM_HOST_DEVICE inline std::uint64_t nucleus_weight(float scaled) {
   power = multiply_then_add(power, f, 2.4022650695910072e-01);
   power = multiply_then_add(power, f, 6.9314718055994531e-01);
   power = multiply_then_add(power, f, 1.0);
+#if defined(__CUDA_ARCH__)
+  const double sum = __dadd_rz(__dmul_rn(power, __hiloint2double(exponent << 20, 0)), 0x1p52);
+  return static_cast<std::uint64_t>(__double_as_longlong(sum)) & ((std::uint64_t{1} << 52) - 1);
+#else
   const std::uint64_t scale_bits = static_cast<std::uint64_t>(1023 + 44 + n) << 52;
   double scale = 0;
   std::memcpy(&scale, &scale_bits, sizeof scale);
   return static_cast<std::uint64_t>(power * scale);
+#endif
 }
 
 // Whether a run of that weight reaches `share` of all.

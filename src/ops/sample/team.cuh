@@ -54,7 +54,7 @@ template <bool kCluster>
 struct Team {
   TeamArea* area;
   TeamShared* s;
-  int rank;
+  int rank, size;   // 8, 16 or 32 blocks
   int meeting = 0;  // of the buffers of TeamArea::words
   int round = 0;    // of the buffers of TeamArea::bins and num_listed
 
@@ -69,8 +69,10 @@ struct Team {
     __syncthreads();
     if (threadIdx.x == 0) {
       __threadfence();
-      const std::uint32_t ticket = atomicAdd(&area->arrived, 1u), until = ticket - ticket % kTeamBlocks + kTeamBlocks;
-      while (static_cast<std::int32_t>(load_acquire(&area->arrived) - until) < 0) {
+      const auto count = static_cast<std::uint32_t>(size);
+      std::uint32_t* arrived = &area->arrived[size / 16];
+      const std::uint32_t ticket = atomicAdd(arrived, 1u), until = (ticket | (count - 1)) + 1;
+      while (static_cast<std::int32_t>(load_acquire(arrived) - until) < 0) {
       }
     }
     __syncthreads();
@@ -105,7 +107,7 @@ struct Team {
   }
   __device__ __forceinline__ Said heard_of_all() const {
     const int lane = static_cast<int>(threadIdx.x & 31);
-    const bool mine = lane < kTeamBlocks;
+    const bool mine = lane < size;
     return {warp_max(mine ? heard(lane, 0) : 0), warp_max(mine ? heard(lane, 1) : 0),
             warp_sum(mine ? heard(lane, 2) : 0)};
   }
@@ -116,9 +118,9 @@ struct Team {
 
   // Empties what round `which` will add to; a meeting must follow before anybody adds.
   __device__ __forceinline__ void empty_round(int which) {
-    constexpr int kShare = kTeamBins / kTeamBlocks;
+    const int share = kTeamBins / size;
     const int tid = static_cast<int>(threadIdx.x);
-    if (tid < kShare) area->bins[which & 1][rank * kShare + tid] = 0;
+    if (tid < share) area->bins[which & 1][rank * share + tid] = 0;
     if (tid == 0 && rank == 0) area->num_listed[which % 3] = 0;
   }
 };

@@ -5,7 +5,8 @@
 
 namespace fathom {
 
-inline constexpr int kTeamBlocks = 8;         // blocks of a row
+inline constexpr int kTeamBlocks = 8;         // blocks of a row, where there are many rows
+inline constexpr int kTeamMost = 32;          // where there are few
 inline constexpr int kTeamThreads = 512;      // of a block
 inline constexpr int kTeamBins = 1024;        // of a round of a cut
 inline constexpr int kTeamListed = 512;       // as many are ranked one by one
@@ -13,12 +14,12 @@ inline constexpr int kMaxTeams = 128;         // at work at once; they take rows
 inline constexpr int kMaxTeamVocab = 160000;  // a block's part stays in 80 KB of shared memory
 inline constexpr int kTeamTop = 20;           // kMaxSampleTop
 
-// One team's. `arrived` counts on for ever from zero; the rest is written before it is read.
+// One team's. `arrived` count on for ever from zero; the rest is written before it is read.
 struct alignas(128) TeamArea {
-  std::uint32_t arrived;
+  std::uint32_t arrived[3];  // by teams of 8, 16 and 32 blocks
   std::uint32_t num_listed[3];
-  std::uint64_t words[2][kTeamBlocks][4];  // what each block says at a meeting, every other meeting
-  std::uint64_t top[kTeamBlocks][kTeamTop];
+  std::uint64_t words[2][kTeamMost][4];  // what each block says at a meeting, every other meeting
+  std::uint64_t top[kTeamMost][kTeamTop];
   std::uint64_t bins[2][kTeamBins];
   std::uint64_t listed[kTeamListed];
 };

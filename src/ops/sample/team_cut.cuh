@@ -17,7 +17,7 @@ union TeamCutShared {
   struct {
     std::uint64_t keys[kTeamListed], weights[kTeamListed];
   } all;
-  std::uint64_t top[kTeamWarps][kTeamTop];  // of describe()
+  std::uint64_t top[kTeamMost][kTeamTop];  // of describe()
 };
 
 template <bool kCount>
@@ -111,15 +111,14 @@ __device__ Cut cut_ties(Team<kCluster>& team, const TeamPart& part, const Cut& b
 }
 
 // The shortest run of what `before` leaves, highest first, ties to the lowest id, whose weights reach the goal.
-// `lowest` is the row's lowest scaled logit.
 template <bool kCount, bool kCluster>
 __device__ Cut find_cut(Team<kCluster>& team, const TeamPart& part, const Cut& before, const CutRule<kCount>& rule,
-                        float lowest, TeamCutShared& shared) {
+                        TeamCutShared& shared) {
   TeamShared& s = *team.s;
   const int tid = static_cast<int>(threadIdx.x);
-  // A nucleus rarely ends where weights are 1e-7 of the highest.
-  const float spread = fminf(-lowest, kCount ? FLT_MAX : 16.0f);
-  const float bins_each = fminf(kTeamBins / spread, 1e30f);
+  // What is further below than this has one bin: cuts rarely end there, a nucleus where weights are 1e-7 of the
+  // highest.
+  constexpr float kBinsEach = kTeamBins / (kCount ? 32.0f : 16.0f);
   std::uint32_t low = 0, high = 0xffffffffu;
   int shift = 0;
   std::uint64_t above = 0, total = 0;
@@ -129,7 +128,7 @@ __device__ Cut find_cut(Team<kCluster>& team, const TeamPart& part, const Cut& b
     return (first || (key >= low && key <= high)) && before.keeps(v, part.begin + i);
   };
   const auto bin_of = [&](float v, bool first) {
-    return first ? static_cast<int>(fminf(-v * bins_each, kTeamBins - 1.0f))
+    return first ? static_cast<int>(fminf(-v * kBinsEach, kTeamBins - 1.0f))
                  : static_cast<int>((high - key_of(v)) >> shift);
   };
   for (bool first = true;; first = false) {
@@ -137,21 +136,31 @@ __device__ Cut find_cut(Team<kCluster>& team, const TeamPart& part, const Cut& b
     __syncthreads();
     for (int b = tid; b < kTeamBins; b += kTeamThreads) shared.bins.low[b] = shared.bins.high[b] = 0;
     __syncthreads();
-#pragma unroll 2
-    for (int i = tid; i < part.padded; i += kTeamThreads) {
-      const float v = part.values[i];
-      if (!asked(v, i, first)) continue;
-      const int bin = bin_of(v, first);
+    const auto add = [&](int bin, std::uint64_t w) {
       if constexpr (kCount) {
-        atomicAdd(&shared.bins.low[bin], 1u);
+        atomicAdd(&shared.bins.low[bin], static_cast<std::uint32_t>(w));
       } else {
-        const std::uint64_t w = rule.weight(v);
         const auto w_low = static_cast<std::uint32_t>(w);
         const std::uint32_t had = atomicAdd(&shared.bins.low[bin], w_low);
         const std::uint32_t carried = static_cast<std::uint32_t>(w >> 32) + (had + w_low < had ? 1u : 0u);
         if (carried != 0) atomicAdd(&shared.bins.high[bin], carried);
       }
+    };
+    std::uint64_t far = 0;  // the last bin's, which has many
+#pragma unroll 2
+    for (int i = tid; i < part.padded; i += kTeamThreads) {
+      const float v = part.values[i];
+      if (!asked(v, i, first)) continue;
+      const int bin = bin_of(v, first);
+      const std::uint64_t w = rule.weight(v);
+      if (bin == kTeamBins - 1) {
+        far += w;
+      } else {
+        add(bin, w);
+      }
     }
+    far = warp_sum(far);
+    if ((tid & 31) == 0 && far != 0) add(kTeamBins - 1, far);
     __syncthreads();
     for (int b = tid; b < kTeamBins; b += kTeamThreads) {
       const std::uint64_t sum = static_cast<std::uint64_t>(shared.bins.high[b]) << 32 | shared.bins.low[b];

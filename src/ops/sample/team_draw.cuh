@@ -120,10 +120,12 @@ __device__ inline void draw_part(const SampleRow& row, const TeamPart& part, boo
   const float inverse = scaled ? 1.0f : __fdiv_rn(1.0f, row.temperature);
   const float min_p = row.min_p, log_min_p = min_p > 0.0f ? logf(min_p) : -INFINITY;
   const float cut_value = cut.key == 0 ? -INFINITY : value_of(cut.key);
-  const auto word_of = [&](int i) { return noise_word(row, static_cast<std::uint32_t>(part.begin + i)); };
-  const auto kept = [&](float v, int i) { return v > cut_value || (v == cut_value && part.begin + i <= cut.last_id); };
+  const RowNoise noise(row);
+  const auto word_of = [&](int i) { return noise.word(static_cast<std::uint32_t>(part.begin + i)); };
+  const int last = cut.last_id - part.begin;
+  const auto kept = [&](float v, int i) { return (v > cut_value) | ((v == cut_value) & (i <= last)); };
   // The row's highest is always kept: no score below its own counts.
-  float floor = gumbel_guess(noise_word(row, static_cast<std::uint32_t>(best_id))) - kGuessMargin;
+  float floor = gumbel_guess(noise.word(static_cast<std::uint32_t>(best_id))) - kGuessMargin;
   float best = -INFINITY, second = -INFINITY;
   int best_at = -1;
   const float slope = kLog2E * inverse;
@@ -136,7 +138,7 @@ __device__ inline void draw_part(const SampleRow& row, const TeamPart& part, boo
     const int ones = __float_as_int(q + 12582912.0f) - 0x4b400000;
     bool pass = false;
     std::uint32_t word = 0;
-    if (ones <= 33 && kept(v, i)) {
+    if ((ones <= 33) & kept(v, i)) {
       word = word_of(i);
       pass = __funnelshift_rc(~word, 0u, static_cast<unsigned>(33 - ones)) == 0;
     }
@@ -218,25 +220,26 @@ __device__ inline std::uint64_t describe_part(const TeamPart& part, float maximu
     if (v - maximum > -36.0f) sum += probability_weight(static_cast<double>(v) - static_cast<double>(maximum));
   }
   if (num == 0) return sum;
-  // Each warp takes its best one after the other; only the lane that had it looks again, and the warp looks for it.
-  const auto word = [&](int i) {
-    return i < part.count
+  // Each warp takes its best one after the other; only the lane that had it looks again, and the warp looks for it. A
+  // warp has a run of rows of 32; which lane owns which of a row turns from row to row, so that both ways of reading
+  // meet all banks.
+  const int num_rows = (part.padded / 32 + kTeamWarps - 1) / kTeamWarps, first_row = warp * num_rows;
+  const auto word = [&](int row, int owner) {
+    const int i = 32 * (first_row + row) + ((owner - row) & 31);
+    return row < num_rows && i < part.count
                ? static_cast<std::uint64_t>(key_of(part.values[i])) << 32 | ~static_cast<std::uint32_t>(part.begin + i)
                : std::uint64_t{0};
   };
   std::uint64_t mine = 0;
-  for (int i = tid; i < part.padded; i += kTeamThreads) {
-    const std::uint64_t w = word(i);
-    if (w > mine) mine = w;
-  }
+  for (int row = 0; row < num_rows; ++row) mine = max(mine, word(row, lane));
   for (int n = 0; n < num; ++n) {
     const std::uint64_t best = warp_max(mine);
     if (lane == 0) shared.top[warp][n] = best;
     if (best == 0 || n + 1 == num) continue;
     const int owner = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, mine == best))) - 1;
     std::uint64_t next = 0;
-    for (int i = 32 * warp + owner + kTeamThreads * lane; i < part.padded; i += kTeamThreads * 32) {
-      const std::uint64_t w = word(i);
+    for (int row = lane; row < num_rows; row += 32) {
+      const std::uint64_t w = word(row, owner);
       if (w < best && w > next) next = w;
     }
     next = warp_max(next);
@@ -275,15 +278,22 @@ __device__ void write_logprobs(const Team<kCluster>& team, const float* logits, 
     if (token >= 0) out.logprob = logprob(readable(logits[token]));
   }
   std::uint64_t* all = &shared.top[0][0];
-  const int total = kTeamBlocks * num;
-  if (tid < total) all[tid] = load_shared_word(&team.area->top[tid / num][tid % num]);
+  const int total = team.size * num;
+  for (int i = tid; i < total; i += kTeamThreads) all[i] = load_shared_word(&team.area->top[i / num][i % num]);
   __syncthreads();
-  if (tid < total && all[tid] != 0) {
+  std::uint64_t bound = 0;  // a block's last is one for all
+  for (int last = num - 1; last >= 0 && last < total; last += num) bound = max(bound, all[last]);
+  for (int i = tid; i < total; i += kTeamThreads) {
+    const std::uint64_t own = all[i];
+    if (own == 0 || own < bound) continue;
     int rank = 0;
-    for (int i = 0; i < total; ++i) rank += all[i] > all[tid] ? 1 : 0;
+    // Each block's are in descending order.
+    for (int block = 0; block < team.size; ++block) {
+      for (int n = 0; n < num && all[block * num + n] > own; ++n) ++rank;
+    }
     if (rank < num) {
-      out.top_token[rank] = static_cast<std::int32_t>(~static_cast<std::uint32_t>(all[tid]));
-      out.top_logprob[rank] = logprob(value_of(static_cast<std::uint32_t>(all[tid] >> 32)));
+      out.top_token[rank] = static_cast<std::int32_t>(~static_cast<std::uint32_t>(own));
+      out.top_logprob[rank] = logprob(value_of(static_cast<std::uint32_t>(own >> 32)));
     }
   }
 }
@@ -322,20 +332,15 @@ __device__ void sample_row(Team<kCluster>& team, const TeamPart& part, const flo
     scaled = cuts || t < 1e-6f || t > 1e6f;
     Cut cut;
     if (scaled) {
-      float lowest = 0.0f;
       for (int i = tid; i < part.padded; i += kTeamThreads) {
         const float v = part.values[i];
-        const float to = v == -INFINITY ? -INFINITY : __fdiv_rn(__fsub_rn(v, maximum), t);
-        part.values[i] = to;
-        if (to > -INFINITY) lowest = fminf(lowest, to);
+        part.values[i] = v == -INFINITY ? -INFINITY : __fdiv_rn(__fsub_rn(v, maximum), t);
       }
       maximum = 0.0f;
       if (row.top_k > 0) {
-        const Said spread = team.meet({key_of(-lowest), 0, 0});
-        cut = find_cut(team, part, cut, CutRule<true>{static_cast<std::uint64_t>(row.top_k), 0.0f},
-                       -value_of(static_cast<std::uint32_t>(spread.largest)), shared);
+        cut = find_cut(team, part, cut, CutRule<true>{static_cast<std::uint64_t>(row.top_k), 0.0f}, shared);
       }
-      if (row.top_p < 1.0f) cut = find_cut(team, part, cut, CutRule<false>{0, row.top_p}, -16.0f, shared);
+      if (row.top_p < 1.0f) cut = find_cut(team, part, cut, CutRule<false>{0, row.top_p}, shared);
     }
     draw_part(row, part, scaled, maximum, best_id, cut, s);
   }
@@ -358,11 +363,14 @@ __device__ void sample_row(Team<kCluster>& team, const TeamPart& part, const flo
   if (scored) best.largest = s.score, best.other = static_cast<std::uint64_t>(s.score_id);
   team.tell(best);
   if (team.rank != 0) return;
-  const std::uint64_t score = scored ? team.heard_of_all().largest : 0;
-  if (score != 0) {
-    // Of equal scores the lowest id; blocks' ids ascend.
-    for (int r = kTeamBlocks - 1; r >= 0; --r) {
-      if (team.heard(r, 0) == score) token = static_cast<int>(team.heard(r, 1));
+  if (scored) {
+    // Of equal scores the lowest id.
+    const int lane = tid & 31;
+    const std::uint64_t score = lane < team.size ? team.heard(lane, 0) : 0;
+    const auto id = static_cast<std::uint32_t>(lane < team.size ? team.heard(lane, 1) : 0);
+    const std::uint64_t highest_score = warp_max(score);
+    if (highest_score != 0) {
+      token = static_cast<int>(__reduce_min_sync(0xffffffffu, score == highest_score ? id : 0xffffffffu));
     }
   }
   write(token);
@@ -375,20 +383,27 @@ __global__ void __launch_bounds__(kTeamThreads, 2)
   extern __shared__ __align__(16) float values[];
   __shared__ TeamShared s;
   __shared__ TeamCutShared shared;
-  Team<kCluster> team{areas + blockIdx.y, &s, static_cast<int>(blockIdx.x)};
+  Team<kCluster> team{areas + blockIdx.y, &s, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)};
   TeamPart part{values, min(team.rank * share, vocab), 0, 0};
   part.count = min(share, vocab - part.begin);
   part.padded = (part.count + 31) / 32 * 32;
   for (int r = static_cast<int>(blockIdx.y); r < num_rows; r += static_cast<int>(gridDim.y)) {
     const SampleRow row = args.rows[r];  // in registers: stores to shared memory could change what lies in memory
+    // The team's next row is on its way while this one is drawn.
+    if (const int next = r + static_cast<int>(gridDim.y); next < num_rows) {
+      const float* from = logits + static_cast<std::int64_t>(next) * vocab + part.begin;
+      for (int i = 32 * static_cast<int>(threadIdx.x); i < part.count; i += 32 * kTeamThreads) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
+      }
+    }
     sample_row(team, part, logits + static_cast<std::int64_t>(r) * vocab, row, args, args.sampled[r],
                args.ids != nullptr ? args.ids + r : nullptr, vocab, shared);
   }
 }
 
-// Ids of a block: whole mask words.
-inline int team_share(std::int64_t vocab) {
-  return static_cast<int>((vocab + 32 * kTeamBlocks - 1) / (32 * kTeamBlocks) * 32);
+// Ids of each of `num_blocks` blocks: whole mask words.
+inline int team_share(std::int64_t vocab, int num_blocks) {
+  return static_cast<int>((vocab + 32 * num_blocks - 1) / (32 * num_blocks) * 32);
 }
 
 }  // namespace fathom::cuda
