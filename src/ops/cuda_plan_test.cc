@@ -27,9 +27,10 @@ TEST(CudaPlan, every_block_fits_99_kb) {
     for (const std::int64_t k : {128, 4096}) EXPECT_LE(linear_tile(tokens, k).shared_bytes(), kSm120Shared);
   }
   EXPECT_LE(kLinearTiledSharedBytes, kSm120Shared);
-  EXPECT_LE(4 * kLinearTiledTokens * (kLinearTiledRows + 1), kLinearTiledSharedBytes) << "results pass through it";
+  EXPECT_LE(4 * kLinearTiledTokens * kLinearResultStride<kLinearTiledRows>, kLinearTiledSharedBytes)
+      << "results pass through it";
   for (const std::int64_t tokens : {64, 128}) {
-    EXPECT_LE(4 * tokens * (kLinearWgmmaRows + 1), linear_wgmma_shared_bytes(tokens) - 1024);
+    EXPECT_LE(4 * tokens * kLinearResultStride<kLinearWgmmaRows>, linear_wgmma_shared_bytes(tokens) - 1024);
     EXPECT_LE(linear_wgmma_shared_bytes(tokens), kSm90Shared);
   }
   for (const std::int32_t heads : {4, 8, 16, 64, 128}) EXPECT_LE(index_shared_bytes(heads), kDefaultShared);
@@ -52,23 +53,53 @@ TEST(CudaPlan, linear_deals_the_sums_of_few_tiles_to_clusters) {
   for (const int tokens : {32, 64}) {
     for (const int blocks : {1, 2, 4, 8}) {
       EXPECT_LE(linear_split_shared_bytes({tokens, blocks}), kSm90Shared);
-      EXPECT_LE(4 * tokens * (kLinearWgmmaRows + 1), linear_split_shared_bytes({tokens, blocks}) - 1024);
     }
   }
   const auto is = [](const LinearSplit& split, int tokens, int blocks) {
     return split.tokens == tokens && split.blocks == blocks;
   };
-  EXPECT_TRUE(is(linear_split(16, 12, 4096, true), 0, 0));
-  EXPECT_TRUE(is(linear_split(32, 12, 4096, true), 32, 8));
-  EXPECT_TRUE(is(linear_split(64, 12, 4096, true), 64, 8));
-  EXPECT_TRUE(is(linear_split(128, 12, 4096, true), 64, 4));
-  EXPECT_TRUE(is(linear_split(64, 33, 4096, true), 0, 0)) << "small tiles are ahead";
-  EXPECT_TRUE(is(linear_split(128, 33, 4096, true), 64, 2));
-  EXPECT_TRUE(is(linear_split(128, 320, 1024, true), 64, 1));
-  EXPECT_TRUE(is(linear_split(128, 1010, 4096, false), 0, 0));
-  EXPECT_TRUE(is(linear_split(256, 320, 1024, true), 0, 0)) << "larger tiles fill the card";
-  EXPECT_TRUE(is(linear_split(512, 20, 4096, true), 64, 1));
-  EXPECT_TRUE(is(linear_split(64, 1, 384, true), 64, 2)) << "no more blocks than chunks";
+  EXPECT_TRUE(is(linear_split(16, 12, 4096, true, true), 0, 0));
+  EXPECT_TRUE(is(linear_split(32, 12, 4096, true, true), 32, 8));
+  EXPECT_TRUE(is(linear_split(64, 12, 4096, true, true), 64, 8));
+  EXPECT_TRUE(is(linear_split(128, 12, 4096, true, true), 64, 4));
+  EXPECT_TRUE(is(linear_split(64, 33, 4096, true, true), 32, 2)) << "132 blocks";
+  EXPECT_TRUE(is(linear_split(64, 34, 4096, true, true), 0, 0))
+      << "more than the card takes at once: linear/mma's are ahead";
+  EXPECT_TRUE(is(linear_split(256, 8, 4096, true, true), 32, 2)) << "64 tiles, 128 blocks";
+  EXPECT_TRUE(is(linear_split(128, 33, 4096, true, true), 64, 2));
+  EXPECT_TRUE(is(linear_split(128, 320, 1024, true, true), 0, 0)) << "larger tiles fill the card";
+  EXPECT_TRUE(is(linear_split(128, 320, 1024, true, false), 64, 1)) << "for which x would have to be sorted";
+  EXPECT_TRUE(is(linear_split(64, 64, 4096, true, true), 64, 2));
+  EXPECT_TRUE(is(linear_split(128, 1010, 4096, false, true), 0, 0));
+  EXPECT_TRUE(is(linear_split(256, 320, 1024, true, true), 0, 0)) << "larger tiles fill the card";
+  EXPECT_TRUE(is(linear_split(512, 20, 4096, true, true), 64, 1));
+  EXPECT_TRUE(is(linear_split(64, 1, 384, true, true), 64, 2)) << "no more blocks than chunks";
+}
+
+TEST(CudaPlan, linear_takes_tile_after_tile_where_blocks_have_several) {
+  EXPECT_TRUE(linear_many_tiles(64, 133));
+  EXPECT_FALSE(linear_many_tiles(64, 132));
+  EXPECT_FALSE(linear_many_tiles(16, 320)) << "linear/mma's";
+  EXPECT_FALSE(linear_many_tiles(65, 320)) << "larger tiles";
+}
+
+TEST(CudaPlan, linear_streams_a_few_rows_where_shared_memory_takes_them) {
+  const auto kind = [](std::int64_t tokens, std::int64_t rows, std::int64_t k, std::int64_t shared) {
+    return linear_stream_kind(tokens, rows, k, true, true, shared);
+  };
+  for (const std::int64_t shared : {kSm120Shared, kSm90Shared}) {
+    EXPECT_EQ(kind(1, 8192, 4096, shared), LinearStream::kTiles);
+    EXPECT_EQ(kind(1, 4096, 8192, shared), LinearStream::kTiles);
+    EXPECT_EQ(kind(3, 8192, 4096, shared), LinearStream::kNone) << "sorting x takes longer than it saves";
+    EXPECT_EQ(kind(1, 1536, 4096, shared), LinearStream::kNone) << "a tile for a third of the blocks";
+    EXPECT_EQ(kind(9, 40960, 1024, shared), LinearStream::kNone);
+  }
+  EXPECT_EQ(kind(2, 4096, 8192, kSm120Shared), LinearStream::kNone) << "x does not fit beside the rings";
+  EXPECT_EQ(kind(8, 40960, 1024, kSm90Shared), LinearStream::kShort);
+  EXPECT_EQ(kind(8, 40960, 1024, kSm120Shared), LinearStream::kNone);
+  EXPECT_EQ(kind(1, 8192, 1024, kSm90Shared), LinearStream::kNone) << "most warps would have no rows";
+  EXPECT_EQ(linear_stream_kind(1, 40960, 1024, true, false, kSm90Shared), LinearStream::kNone);
+  EXPECT_EQ(linear_stream_kind(1, 129280, 4096, false, false, kSm90Shared), LinearStream::kNone);
 }
 
 TEST(CudaPlan, attention_takes_two_tiles_only_where_they_fit) {

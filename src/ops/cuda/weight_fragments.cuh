@@ -60,6 +60,13 @@ __device__ __forceinline__ void e4m3_pairs(std::uint32_t codes, std::uint32_t& l
   high = mul_bf16x2((b & 0x80008000u) | ((b >> 4) & 0x07f007f0u), 0x7b807b80u);
 }
 
+// The same with the codes paired (0, 2) and (1, 3), which saves a third of the integer instructions: for products whose
+// other operand has its columns in that order.
+__device__ __forceinline__ void e4m3_alternate_pairs(std::uint32_t codes, std::uint32_t& even, std::uint32_t& odd) {
+  even = mul_bf16x2(((codes << 8) & 0x80008000u) | ((codes << 4) & 0x07f007f0u), 0x7b807b80u);
+  odd = mul_bf16x2((codes & 0x80008000u) | ((codes >> 4) & 0x07f007f0u), 0x7b807b80u);
+}
+
 // Eight e2m1 codes to four bf16 pairs (i, i + 4), times `scale` (2^126 for the bias times the block's scale).
 __device__ __forceinline__ void e2m1_pairs(std::uint32_t codes, std::uint32_t scale, std::uint32_t (&pairs)[4]) {
   pairs[0] = mul_bf16x2(((codes << 12) & 0x80008000u) | ((codes << 6) & 0x01c001c0u), scale);

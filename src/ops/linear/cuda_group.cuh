@@ -65,15 +65,35 @@ __device__ __forceinline__ void store_output(const LinearItem& item, int token, 
     static_cast<Bf16Bits*>(item.out)[o] = f32_to_bf16(value);
 }
 
-// A tile's results, [kTokens][kRows + 1] in shared memory, so that a row of out leaves in whole lines.
+// Four outputs of a row of x, from `row` (a multiple of four) on.
+__device__ __forceinline__ void store_outputs(const LinearItem& item, int token, int row, const float (&v)[4]) {
+  const std::int64_t o = static_cast<std::int64_t>(token) * item.weight.n + row;
+  if (item.weight.n % 4 == 0) {
+    if (row >= item.weight.n) return;
+    if (item.f32_out)
+      *reinterpret_cast<float4*>(static_cast<float*>(item.out) + o) = make_float4(v[0], v[1], v[2], v[3]);
+    else
+      *reinterpret_cast<uint2*>(static_cast<Bf16Bits*>(item.out) + o) =
+          make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (row + i < item.weight.n) store_output(item, token, row + i, v[i]);
+}
+
+// A tile's results, [kTokens][kLinearResultStride<kRows>] in shared memory, so that a row of out leaves in whole lines.
 template <int kRows, int kTokens, int kThreads>
 __device__ __forceinline__ void store_tile(const LinearItem& item, const float* results, int first_row, int first_token,
                                            int num_tokens) {
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kRows; i += kThreads) {
-    const int row = i % kRows, token = i / kRows;
+  constexpr int kPieces = kRows / 4;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kPieces; i += kThreads) {
+    const int row = i % kPieces * 4, token = i / kPieces;
     if (first_token + token >= num_tokens) break;
-    if (first_row + row < item.weight.n)
-      store_output(item, first_token + token, first_row + row, results[token * (kRows + 1) + row]);
+    const float4 r = *reinterpret_cast<const float4*>(results + token * kLinearResultStride<kRows> + row);
+    const float v[4] = {r.x, r.y, r.z, r.w};
+    store_outputs(item, first_token + token, first_row + row, v);
   }
 }
 

@@ -2,6 +2,7 @@
 // nothing; the 128-wide chunks of K are dealt to the block's eight warps.
 #include "ops/cuda/weight_fragments.cuh"
 #include "ops/linear/cuda_group.cuh"
+#include "ops/linear/cuda_mma_stream.cuh"
 #include "ops/linear/run.cuh"
 
 #include <type_traits>
@@ -199,6 +200,7 @@ void launch_linear_mma(const LinearCall& call, std::span<const LinearItem> items
   const bool in_registers = fits && tile.token_tiles == 1;
   const Bf16Bits* quantised = in_registers ? call.x_quantised : quantised_rows(call, items, scratch, stream);
   if (!fits) return launch_linear_naive(call, items, quantised, stream);
+  if (in_registers && launch_linear_stream(call, items, quantised, stream)) return;
   switch (tile.token_tiles) {
     case 1:
       if (tile.row_tiles == 1) return launch<1, 1>(call, items, quantised, stream);

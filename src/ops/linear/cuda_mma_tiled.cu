@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   else
     sum_chunks<true>(sum, call, w, x, first_row, first_token, inputs, weights);
 
-  auto* results = reinterpret_cast<float*>(memory);  // [kTokens][kRows + 1]
+  auto* results = reinterpret_cast<float*>(memory);  // [kTokens][kLinearResultStride<kRows>]
   const int tid = static_cast<int>(threadIdx.x), warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
   __syncthreads();
 #pragma unroll
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int n = 0; n < kTokenTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        results[(warp / 2 * 32 + 8 * n + 2 * t + i % 2) * (kRows + 1) + warp % 2 * 32 + 16 * m + g + 8 * (i / 2)] =
-            sum[m][n][i];
+        results[(warp / 2 * 32 + 8 * n + 2 * t + i % 2) * kLinearResultStride<kRows> + warp % 2 * 32 + 16 * m + g +
+                8 * (i / 2)] = sum[m][n][i];
       }
     }
   }

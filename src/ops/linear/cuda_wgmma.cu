@@ -31,17 +31,36 @@ struct SortedInputs {
 // format of the weight (weight_fragments.cuh): columns 4 q .. 4 q + 3 of a chunk go to step `s`, as those of lane `t`.
 struct StepColumns {
   int s, t;
-  __device__ __forceinline__ int first_column() const { return 16 * s + 4 * t; }
 };
 __device__ __forceinline__ StepColumns step_of_columns(bool fp8, int q) {
   if (fp8) return {4 * (q / 16) + q % 4, q / 4 % 4};
   return {2 * (q / 8) + q % 2, q / 2 % 4};
 }
 
+// Where the four columns of a lane stand in their step: together; together, but 0 2 1 3, as e4m3_alternate_pairs leaves
+// the codes; or 0 2 and 1 3 in the two halves of the step, where a product's first operand has them in registers.
+enum class LinearOrder { kBf16, kCodes, kFragments };
+__device__ __forceinline__ void store_columns(Bf16Bits* chunk, LinearOrder order, int q, std::uint32_t low,
+                                              std::uint32_t high) {
+  const StepColumns at = step_of_columns(order != LinearOrder::kBf16, q);
+  if (order != LinearOrder::kBf16) {
+    const std::uint32_t even = __byte_perm(low, high, 0x5410);
+    high = __byte_perm(low, high, 0x7632), low = even;
+  }
+  Bf16Bits* step = chunk + 16 * at.s;
+  if (order == LinearOrder::kFragments) {
+    *reinterpret_cast<std::uint32_t*>(step + 2 * at.t) = low;
+    *reinterpret_cast<std::uint32_t*>(step + 8 + 2 * at.t) = high;
+  } else {
+    *reinterpret_cast<uint2*>(step + 4 * at.t) = make_uint2(low, high);
+  }
+}
+
 // Rows of x with the columns of every chunk sorted by step, and AQ 128 before it if asked for. Sixteen lanes a chunk,
 // a piece of 8 columns each.
-__global__ void __launch_bounds__(256) sort_rows(const Bf16Bits* x, std::int64_t x_stride, Bf16Bits* out,
-                                                 std::int64_t num_pieces, int row_pieces, bool fp8, bool quantise) {
+__global__ void __launch_bounds__(256)
+    sort_rows(const Bf16Bits* x, std::int64_t x_stride, Bf16Bits* out, std::int64_t num_pieces, int row_pieces,
+              LinearOrder order, bool quantise) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
   const std::int64_t piece = i < num_pieces ? i : num_pieces - 1;
   const uint4 in = *reinterpret_cast<const uint4*>(x + piece / row_pieces * x_stride + piece % row_pieces * 8);
@@ -55,8 +74,8 @@ __global__ void __launch_bounds__(256) sort_rows(const Bf16Bits* x, std::int64_t
   if (i >= num_pieces) return;
   Bf16Bits* chunk = out + i / 16 * kLinearChunk;
   const int q = static_cast<int>(i % 16) * 2;
-  *reinterpret_cast<uint2*>(chunk + step_of_columns(fp8, q).first_column()) = make_uint2(v[0], v[1]);
-  *reinterpret_cast<uint2*>(chunk + step_of_columns(fp8, q + 1).first_column()) = make_uint2(v[2], v[3]);
+  store_columns(chunk, order, q, v[0], v[1]);
+  store_columns(chunk, order, q + 1, v[2], v[3]);
 }
 
 #if FATHOM_HAS_WGMMA
@@ -111,7 +130,7 @@ __device__ __forceinline__ void store_weights(const RawWeights<kFp8>& raw, unsig
       const std::uint32_t words[4] = {raw.v[i].x, raw.v[i].y, raw.v[i].z, raw.v[i].w};
       uint2 pairs;
       if constexpr (kFp8)
-        e4m3_pairs(words[e], pairs.x, pairs.y);
+        e4m3_alternate_pairs(words[e], pairs.x, pairs.y);
       else
         pairs = make_uint2(words[2 * e], words[2 * e + 1]);
       *reinterpret_cast<uint2*>(to + i * raw.kRowStep * kRowBytes) = pairs;
@@ -215,13 +234,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     sum_chunks<true, kTokens>(sum, w, inputs.for_fp8 + column, inputs.stride, inputs.num_tokens, first_row, first_token,
                               memory);
 
-  auto* results = reinterpret_cast<float*>(memory);  // [kTokens][kRows + 1]
+  auto* results = reinterpret_cast<float*>(memory);  // [kTokens][kLinearResultStride<kRows>]
   const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, g = lane >> 2, t = lane & 3;
   const int row = tid / 32 * 16 + g;
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kTokens / 2; ++i)
-    results[(i / 4 * 8 + 2 * t + i % 2) * (kRows + 1) + row + 8 * (i / 2 % 2)] = sum[i];
+    results[(i / 4 * 8 + 2 * t + i % 2) * kLinearResultStride<kRows> + row + 8 * (i / 2 % 2)] = sum[i];
   __syncthreads();
   store_tile<kRows, kTokens, kThreads>(item, results, first_row, first_token, inputs.num_tokens);
 #endif
@@ -250,21 +269,44 @@ bool sorts_inputs(std::span<const LinearItem> items) {
   return true;
 }
 
+void launch_sort(const LinearCall& call, Bf16Bits* out, LinearOrder order, bool quantise, cudaStream_t stream) {
+  const std::int64_t pieces = call.num_tokens * call.x_stride / 8;
+  sort_rows<<<static_cast<unsigned>((pieces + 255) / 256), 256, 0, stream>>>(
+      call.x, call.x_stride, out, pieces, static_cast<int>(call.x_stride / 8), order, quantise);
+}
+
 SortedInputs sort_inputs(const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch,
                          cudaStream_t stream) {
   SortedInputs inputs{nullptr, nullptr, call.x_stride, call.num_tokens};
-  const std::int64_t pieces = call.num_tokens * call.x_stride / 8;
   const auto sort = [&](const LinearItem& item) {
     const bool fp8 = item.weight.format == WeightFormat::kFp8Block128;
     const Bf16Bits*& sorted = fp8 ? inputs.for_fp8 : inputs.for_bf16;
     if (sorted != nullptr) return;
-    sort_rows<<<static_cast<unsigned>((pieces + 255) / 256), 256, 0, stream>>>(
-        call.x, call.x_stride, scratch, pieces, static_cast<int>(call.x_stride / 8), fp8, item.quantise);
+    launch_sort(call, scratch, fp8 ? LinearOrder::kCodes : LinearOrder::kBf16, item.quantise, stream);
     sorted = scratch;
     scratch += call.num_tokens * call.x_stride;
   };
   for (const LinearItem& item : items) sort(item);
   return inputs;
+}
+
+// Whether all weights are of codes that read x alike.
+bool same_codes(std::span<const LinearItem> items) {
+  for (const LinearItem& item : items) {
+    if (item.weight.format == WeightFormat::kBf16 || item.quantise != items[0].quantise) return false;
+  }
+  return true;
+}
+
+// x for launch_linear_many_tiles: sorted, where a launch has to quantise it.
+LinearSplitRows rows_for_tiles(const LinearCall& call, std::span<const LinearItem> items, Bf16Bits* scratch,
+                               cudaStream_t stream) {
+  LinearSplitRows rows{call.x, call.x_quantised, call.x_stride, call.num_tokens, false};
+  if (items[0].quantise && call.x_quantised == nullptr) {
+    launch_sort(call, scratch, LinearOrder::kFragments, true, stream);
+    rows.quantised = scratch, rows.sorted = true;
+  }
+  return rows;
 }
 
 }  // namespace
@@ -276,7 +318,10 @@ void launch_linear_wgmma(const LinearCall& call, std::span<const LinearItem> ite
   if (!compiled || !fits_tensor_cores(items, kRows)) return launch_linear_mma_tiled(call, items, scratch, stream);
   bool has_codes = false;
   for (const LinearItem& item : items) has_codes = has_codes || item.weight.format == WeightFormat::kFp8Block128;
-  const LinearSplit split = linear_split(call.num_tokens, group.num_tiles, items.front().weight.k, has_codes);
+  if (linear_many_tiles(call.num_tokens, group.num_tiles) && same_codes(items))
+    return launch_linear_many_tiles(group, rows_for_tiles(call, items, scratch, stream), stream);
+  const bool sorts = items.front().quantise && call.x_quantised == nullptr;
+  const LinearSplit split = linear_split(call.num_tokens, group.num_tiles, items.front().weight.k, has_codes, sorts);
   if (split.tokens > 0)
     return launch_linear_split(call, group, quantised_rows(call, items, scratch, stream), split, stream);
   const int tokens = linear_wgmma_tokens(call.num_tokens, group.num_tiles);

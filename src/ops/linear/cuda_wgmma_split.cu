@@ -10,8 +10,8 @@
 #include "ops/cuda/ptx/copy_async.cuh"
 #include "ops/cuda/ptx/mbarrier.cuh"
 #include "ops/cuda/ptx/wgmma.cuh"
-#include "ops/cuda/weight_fragments.cuh"
 #include "ops/linear/cuda_group.cuh"
+#include "ops/linear/cuda_wgmma_fragments.cuh"
 #include "ops/linear/cuda_wgmma_split.cuh"
 
 namespace fathom::cuda {
@@ -22,7 +22,7 @@ namespace {
 constexpr int kThreads = 256, kProducers = 32 * kLinearSplitStages;
 
 #if FATHOM_HAS_WGMMA
-constexpr int kRows = kLinearWgmmaRows;
+constexpr int kRows = kLinearWgmmaRows, kStride = kLinearResultStride<kRows>;
 constexpr int kStages = kLinearSplitStages;
 constexpr int kRowBytes = 128;  // 64 columns: half a chunk; the halves stand one after the other
 
@@ -34,73 +34,6 @@ struct Chunk {
   }
 };
 
-// A lane's rows g and g + 8 of a chunk, as linear/mma loads them.
-template <bool kFp8>
-struct Raw {
-  static constexpr int kPieces = kFp8 ? 2 : 4;
-  uint4 v[2][kPieces];
-};
-template <bool kFp8>
-struct WeightRows {
-  const std::uint8_t* rows[2];
-  __device__ __forceinline__ WeightRows(const DeviceWeight& w, int first_row, int t) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      rows[half] =
-          w.values + static_cast<std::int64_t>(min(first_row + 8 * half, w.n - 1)) * w.k * (kFp8 ? 1 : 2) + 16 * t;
-    }
-  }
-  __device__ __forceinline__ void load(Raw<kFp8>& raw, int chunk) const {
-    const std::int64_t at = static_cast<std::int64_t>(chunk) * kLinearChunk * (kFp8 ? 1 : 2);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int j = 0; j < Raw<kFp8>::kPieces; ++j) raw.v[half][j] = load_streaming(rows[half] + at + 64 * j);
-    }
-  }
-};
-
-// Fragments whose steps have linear/mma's columns. In a step's row of x, in shared memory, the four columns of a lane
-// stand together (8 bytes); the products ask for two of them from each of two lanes. So a lane gives half of its
-// columns to its neighbour.
-struct Exchange {
-  std::uint32_t give, row_low, row_high;
-  bool odd;
-  __device__ __forceinline__ explicit Exchange(int t) : odd((t & 1) != 0) {
-    give = odd ? 0x5410u : 0x7632u;
-    row_low = odd ? 0x3254u : 0x5410u;
-    row_high = odd ? 0x3276u : 0x7610u;
-  }
-};
-__device__ __forceinline__ void make_fragments(const Raw<true>& raw, const Exchange& x, std::uint32_t (&a)[8][4]) {
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const uint4 low = raw.v[0][j], high = raw.v[1][j];
-    const std::uint32_t c0[4] = {low.x, low.y, low.z, low.w}, c1[4] = {high.x, high.y, high.z, high.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t got = __shfl_xor_sync(0xffffffffu, __byte_perm(c0[i], c1[i], x.give), 1);
-      e4m3_pairs(__byte_perm(c0[i], got, x.row_low), a[4 * j + i][0], a[4 * j + i][2]);
-      e4m3_pairs(__byte_perm(c1[i], got, x.row_high), a[4 * j + i][1], a[4 * j + i][3]);
-    }
-  }
-}
-__device__ __forceinline__ void make_fragments(const Raw<false>& raw, const Exchange& x, std::uint32_t (&a)[8][4]) {
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint4 v = raw.v[half][j];
-      const std::uint32_t got0 = __shfl_xor_sync(0xffffffffu, x.odd ? v.x : v.y, 1);
-      const std::uint32_t got1 = __shfl_xor_sync(0xffffffffu, x.odd ? v.z : v.w, 1);
-      a[2 * j][half] = x.odd ? got0 : v.x;
-      a[2 * j][2 + half] = x.odd ? v.y : got0;
-      a[2 * j + 1][half] = x.odd ? got1 : v.z;
-      a[2 * j + 1][2 + half] = x.odd ? v.w : got1;
-    }
-  }
-}
-
 __device__ __forceinline__ void sync_consumers() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
 // Which sums of a tile a block makes, and what it reads for them.
@@ -110,20 +43,6 @@ struct Share {
   int num_chunks, p_begin, p_end, first_row, first_token, num_tokens;
 };
 
-// kTokens rows of a chunk of x by one warp, four columns a lane to their step; rows beyond the last repeat it.
-template <bool kFp8, int kTokens>
-__device__ __forceinline__ void copy_inputs(unsigned char* tile, const Share& share, int chunk) {
-  const int q = static_cast<int>(threadIdx.x) % 32;
-  const int s = kFp8 ? 4 * (q / 16) + q % 4 : 2 * (q / 8) + q % 2, t = kFp8 ? q / 4 % 4 : q / 2 % 4;
-  tile += s / 4 * kTokens * kRowBytes + 8 * (t / 2);
-  const Bf16Bits* x = share.x + chunk * kLinearChunk + 4 * q + share.first_token * share.x_stride;
-  const int last = share.num_tokens - 1 - share.first_token;
-#pragma unroll 8
-  for (int row = 0; row < kTokens; ++row) {
-    copy_async_8(tile + swizzle_128(row, 2 * (s % 4) + t % 2), x);
-    if (row < last) x += share.x_stride;
-  }
-}
 template <bool kFp8, int kTokens>
 __device__ __forceinline__ void bring_inputs(const Share& share, unsigned char* inputs, std::uint64_t* full,
                                              std::uint64_t* empty, int stage) {
@@ -131,7 +50,9 @@ __device__ __forceinline__ void bring_inputs(const Share& share, unsigned char* 
   for (int i = 0; at.p < share.p_end; ++i, at = at.next(share.num_chunks)) {
     if (i % kStages != stage) continue;
     mbarrier_wait(empty + stage, i / kStages % 2 ^ 1);
-    copy_inputs<kFp8, kTokens>(inputs + stage * kTokens * 2 * kRowBytes, share, at.index);
+    copy_to_steps<kFp8, kTokens>(inputs + stage * kTokens * 2 * kRowBytes,
+                                 share.x + at.index * kLinearChunk + share.first_token * share.x_stride, share.x_stride,
+                                 share.num_tokens - 1 - share.first_token);
     copy_async_commit();
     copy_async_wait<0>();
     fence_shared_stores();
@@ -151,14 +72,14 @@ __device__ __forceinline__ void sum_chunks(float (&sum)[kTokens / 2], float* par
   const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, g = lane >> 2, t = lane & 3;
   const int my_row = tid / 32 * 16 + g;
   const WeightRows<kFp8> weights(w, share.first_row + my_row, t);
-  const Exchange exchange(t);
+  const CodeExchange exchange(t);
   const std::int64_t scales = static_cast<std::int64_t>(share.first_row / 128) * num_chunks;
   const auto scale_of = [&](const Chunk& chunk) {
     return !kFp8 || chunk.p >= p_end ? 1.0f : chunk_scale(w, scales + chunk.index);
   };
   Chunk at{share.p_begin, share.p_begin}, load_at = at;
-  Raw<kFp8> raw[kDepth];
-  const auto load = [&](Raw<kFp8>& to) {
+  RawRows<kFp8> raw[kDepth];
+  const auto load = [&](RawRows<kFp8>& to) {
     if (load_at.p < p_end) weights.load(to, load_at.index);
     load_at = load_at.next(num_chunks);
   };
@@ -203,10 +124,10 @@ __device__ __forceinline__ void sum_chunks(float (&sum)[kTokens / 2], float* par
 #pragma unroll
           for (int i = 0; i < kTokens / 2; ++i) sum[i] += total[i], total[i] = 0.0f;
         } else {
-          float* here = partials + (at.p - share.p_begin) * kTokens * kLinearSplitStride + my_row;
+          float* here = partials + (at.p - share.p_begin) * kTokens * kStride + my_row;
 #pragma unroll
           for (int i = 0; i < kTokens / 2; ++i) {
-            here[(i / 4 * 8 + 2 * t + i % 2) * kLinearSplitStride + 8 * (i / 2 % 2)] = total[i];
+            here[(i / 4 * 8 + 2 * t + i % 2) * kStride + 8 * (i / 2 % 2)] = total[i];
             total[i] = 0.0f;
           }
         }
@@ -229,7 +150,7 @@ __device__ __forceinline__ void write_results(const float (&sum)[kTokens / 2], f
     sync_consumers();  // nobody multiplies from this memory any more
 #pragma unroll
     for (int i = 0; i < kTokens / 2; ++i)
-      memory[(i / 4 * 8 + 2 * t + i % 2) * (kRows + 1) + row + 8 * (i / 2 % 2)] = sum[i];
+      memory[(i / 4 * 8 + 2 * t + i % 2) * kStride + row + 8 * (i / 2 % 2)] = sum[i];
     sync_consumers();
     store_tile<kRows, kTokens, kThreads>(item, memory, share.first_row, share.first_token, share.num_tokens);
   } else {
@@ -240,20 +161,22 @@ __device__ __forceinline__ void write_results(const float (&sum)[kTokens / 2], f
     const int num_sums = min(share.num_chunks, kLinearWarps);
     cluster.sync();
 #pragma unroll
-    for (int i = tid; i < kSlice * kRows; i += kThreads) {
-      const int row = i % kRows, token = rank * kSlice + i / kRows;
-      float parts[kLinearWarps];
+    for (int i = tid; i < kSlice * (kRows / 4); i += kThreads) {
+      const int row = i % (kRows / 4) * 4, token = rank * kSlice + i / (kRows / 4);
+      float4 parts[kLinearWarps];
 #pragma unroll
       for (int p = 0; p < kLinearWarps; ++p) {
-        const float* from = cluster.map_shared_rank(partials, static_cast<unsigned>(p / kSums));
-        parts[p] = p < num_sums ? from[(p % kSums * kTokens + token) * kLinearSplitStride + row] : 0.0f;
+        const float* from = cluster.map_shared_rank(partials, static_cast<unsigned>(p / kSums)) +
+                            (p % kSums * kTokens + token) * kStride + row;
+        parts[p] = p < num_sums ? *reinterpret_cast<const float4*>(from) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       }
-      float total = 0.0f;
+      float total[4] = {};
 #pragma unroll
       for (int p = 0; p < kLinearWarps; ++p)
-        if (p < num_sums) total += parts[p];
-      if (share.first_row + row < item.weight.n && share.first_token + token < share.num_tokens)
-        store_output(item, share.first_token + token, share.first_row + row, total);
+        if (p < num_sums)
+          total[0] += parts[p].x, total[1] += parts[p].y, total[2] += parts[p].z, total[3] += parts[p].w;
+      if (share.first_token + token < share.num_tokens)
+        store_outputs(item, share.first_token + token, share.first_row + row, total);
     }
     cluster.sync();  // others may still be reading
   }

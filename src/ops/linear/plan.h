@@ -29,6 +29,33 @@ constexpr LinearTile linear_tile(std::int64_t num_tokens, std::int64_t in_featur
   return {2, 8};
 }
 
+// linear/mma's few rows: the ring of each of a block's warps, x as fragments, and two tiles' sums.
+inline constexpr int kLinearStreamWarps = 2 * kLinearWarps, kLinearStreamRows = 32;
+inline constexpr int kLinearStreamDepth = 2, kLinearStreamShortDepth = 3;  // slots of a ring
+constexpr std::int64_t linear_stream_shared_bytes(int depth, std::int64_t num_tokens, std::int64_t in_features) {
+  return kLinearStreamWarps * (depth * std::int64_t{2048} + 2 * 16 * 9 * 4) + num_tokens * in_features * 2;
+}
+// kTiles: a block's warps share its tiles' chunks, while few rows of x have to be sorted first. kShort: weights of at
+// most eight chunks, all of codes that read x alike, whose rows are enough for half of the card's warps. kNone: the
+// kernel that fetches one chunk ahead. Measured (docs/gpu_h200.md).
+enum class LinearStream { kNone, kTiles, kShort };
+constexpr LinearStream linear_stream_kind(std::int64_t num_tokens, std::int64_t num_rows, std::int64_t in_features,
+                                          bool has_codes, bool reads_alike, std::int64_t shared_bytes) {
+  if (num_tokens > 8 || !has_codes) return LinearStream::kNone;
+  if (in_features <= kLinearWarps * kLinearChunk) {
+    const bool fits = linear_stream_shared_bytes(kLinearStreamShortDepth, num_tokens, in_features) <= shared_bytes;
+    return reads_alike && num_rows >= 16896 && fits ? LinearStream::kShort : LinearStream::kNone;
+  }
+  const bool fits = linear_stream_shared_bytes(kLinearStreamDepth, num_tokens, in_features) <= shared_bytes;
+  // A lane has one scale of a warp's chunks.
+  const bool takes = num_tokens <= 2 && num_rows >= 3072 && in_features <= 32 * kLinearWarps * kLinearChunk;
+  return takes && fits ? LinearStream::kTiles : LinearStream::kNone;
+}
+
+// Floats of a row of x among a tile's results on their way through shared memory.
+template <int kTileRows>
+inline constexpr int kLinearResultStride = kTileRows + 4;
+
 // Tiles of linear/mma_tiled: bf16 in shared memory, two of x and one of weights.
 inline constexpr int kLinearTiledRows = 64, kLinearTiledTokens = 128;
 inline constexpr int kLinearTiledStride = kLinearChunk + 8;  // eight lanes' pieces fall into different banks
@@ -61,28 +88,39 @@ struct LinearSplit {
   int tokens = 0;
   int blocks = 0;
 };
-inline constexpr int kLinearSplitStages = 4;                     // chunks of x in shared memory
-inline constexpr int kLinearSplitStride = kLinearWgmmaRows + 4;  // floats of a row of x among the sums
+inline constexpr int kLinearSplitStages = 4;  // chunks of x in shared memory
 constexpr std::int64_t linear_split_shared_bytes(const LinearSplit& split) {
-  const std::int64_t sums =
-      split.blocks > 1 ? kLinearWarps / split.blocks * split.tokens * kLinearSplitStride * std::int64_t{4} : 0;
-  return kLinearSplitStages * split.tokens * kLinearChunk * 2 + sums + 1024;
+  const std::int64_t sums = split.blocks > 1 ? kLinearWarps / split.blocks : 1;
+  return kLinearSplitStages * split.tokens * kLinearChunk * 2 +
+         sums * split.tokens * kLinearResultStride<kLinearWgmmaRows> * 4 + 1024;
 }
 // The bounds are measured (docs/gpu_h200.md). A card of 132 multiprocessors takes 16 clusters of eight blocks at once
 // and 32 of four, less where the last of its groups of multiprocessors is short: more would wait for a second turn.
+inline constexpr std::int64_t kLinearCardBlocks = 132;
+// `sorts`: a launch quantises x, so that larger tiles, which fill the card, get theirs sorted for nothing.
 constexpr LinearSplit linear_split(std::int64_t num_tokens, std::int64_t num_row_tiles, std::int64_t in_features,
-                                   bool has_codes) {
+                                   bool has_codes, bool sorts) {
   if (num_tokens <= 16) return {};
-  if (num_tokens > 128 && num_row_tiles * ((num_tokens + 127) / 128) >= 128) return {};  // larger tiles fill the card
-  const int tokens = num_tokens <= 32 ? 32 : 64;
-  const std::int64_t tiles = num_row_tiles * ((num_tokens + tokens - 1) / tokens);
+  if (num_tokens > (sorts ? 64 : 128) && num_row_tiles * ((num_tokens + 127) / 128) >= 128) return {};
+  int tokens = num_tokens <= 32 ? 32 : 64;
+  std::int64_t tiles = num_row_tiles * ((num_tokens + tokens - 1) / tokens);
   int blocks = tiles <= 12 ? 8 : tiles <= 24 ? 4 : tiles <= 66 ? 2 : 1;
+  // Twice the tiles of half the rows, two blocks each, where they fill the card and larger ones would not.
+  const std::int64_t small_tiles = num_row_tiles * ((num_tokens + 31) / 32);
+  const bool small = num_tokens > 32 && 2 * small_tiles <= kLinearCardBlocks && small_tiles >= 48 &&
+                     (num_tokens <= 64 || num_tokens > 128);
+  if (small) tokens = 32, tiles = small_tiles, blocks = 2;
   const bool between = (tiles > (tokens == 32 ? 12 : 24) && tiles < 48) || (tiles > 66 && tiles < 100);
-  if (num_tokens <= 64 && between) return {};
+  if (!small && num_tokens <= 64 && between) return {};
   // bf16 weights alone are read at the memory's speed by the other kernels.
   if (blocks == 1 && !has_codes) return {};
   while (blocks > in_features / kLinearChunk) blocks /= 2;
   return {tokens, blocks};
+}
+
+// linear/wgmma with a block for each multiprocessor that takes tile after tile, where weights are of codes alone.
+constexpr bool linear_many_tiles(std::int64_t num_tokens, std::int64_t num_row_tiles) {
+  return num_tokens > 16 && num_tokens <= 64 && num_row_tiles > kLinearCardBlocks;
 }
 
 // Rows of x after AQ, for calls of more than eight rows (smaller calls quantise in registers), or in the order that

@@ -8,6 +8,11 @@ namespace fathom::cuda {
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
 }
+// The same of bytes whose whole 128-byte line is wanted.
+__device__ __forceinline__ void copy_async_16_once(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global)
+               : "memory");
+}
 __device__ __forceinline__ void copy_async_8(void* shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(shared)), "l"(global) : "memory");
 }
