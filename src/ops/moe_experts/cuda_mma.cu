@@ -75,8 +75,10 @@ __global__ void __launch_bounds__(kMoeWarps * 32, 2) experts_up(const __grid_con
   Entries entries{};
   int expert = 0;
   if (!entries_of(call, entries, expert)) return;
-  if (expert < 0)
+  if (expert < 0) {
+    if (entries.count > 8) return shared_up_tile(call, call.shared_w1, call.shared_w3, entries, tile, partial);
     return up_tile<WeightFormat::kFp8Block128>(call, call.shared_w1, call.shared_w3, entries, tile, partial);
+  }
   up_tile<kFormat>(call, expert_matrix(call.experts, call.experts.w1, 0, expert),
                    expert_matrix(call.experts, call.experts.w3, 1, expert), entries, tile, partial);
 }

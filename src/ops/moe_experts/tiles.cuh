@@ -143,6 +143,27 @@ struct Entries {
   __device__ __forceinline__ int token(int i) const { return list != nullptr ? list[i] / topk : first + i; }
 };
 
+// Eight rows of x through w1, w3 and the gate, from the warps' sums.
+template <WeightFormat kFormat>
+__device__ __forceinline__ void write_up_rows(const MoeCall& call, const DeviceWeight& w1, const DeviceWeight& w3,
+                                              const Entries& entries, int first, int first_row, int num_parts,
+                                              const float (*partial)[2][kMoeUpRows][9]) {
+  const int tid = static_cast<int>(threadIdx.x);
+  // A pair of threads an output: w1's sum and w3's.
+  const int row = (tid >> 1) % kMoeUpRows, column = (tid >> 1) / kMoeUpRows, i = first + column;
+  float sum_a = 0.0f;
+  for (int p = 0; p < num_parts; ++p) sum_a += partial[p][tid & 1][row][column];
+  const float sum_b = __shfl_down_sync(0xffffffffu, sum_a, 1);
+  if ((tid & 1) == 0) {
+    if (i < entries.count) {
+      const int entry = entries.entry(i);
+      const float weight = entries.list != nullptr ? call.expert_weights[entry] : 1.0f;
+      call.t[static_cast<std::int64_t>(entry) * call.intermediate + first_row + row] =
+          gated(sum_a * final_scale<kFormat>(w1), sum_b * final_scale<kFormat>(w3), weight, call.limit);
+    }
+  }
+}
+
 template <WeightFormat kFormat>
 __device__ __forceinline__ void up_tile(const MoeCall& call, const DeviceWeight& w1, const DeviceWeight& w3,
                                         const Entries& entries, int tile, float (*partial)[2][kMoeUpRows][9]) {
@@ -199,18 +220,74 @@ __device__ __forceinline__ void up_tile(const MoeCall& call, const DeviceWeight&
       partial[warp][1][g + 8 * (i / 2)][2 * t + i % 2] = b[i];
     }
     __syncthreads();
-    // A pair of threads an output: w1's sum and w3's.
-    const int row = (tid >> 1) % kMoeUpRows, column = (tid >> 1) / kMoeUpRows, i = first + column;
-    float sum_a = 0.0f;
-    for (int p = 0; p < num_parts; ++p) sum_a += partial[p][tid & 1][row][column];
-    const float sum_b = __shfl_down_sync(0xffffffffu, sum_a, 1);
-    if ((tid & 1) == 0) {
-      if (i < entries.count) {
-        const int entry = entries.entry(i);
-        const float weight = entries.list != nullptr ? call.expert_weights[entry] : 1.0f;
-        call.t[static_cast<std::int64_t>(entry) * call.intermediate + first_row + row] =
-            gated(sum_a * final_scale<kFormat>(w1), sum_b * final_scale<kFormat>(w3), weight, call.limit);
+    write_up_rows<kFormat>(call, w1, w3, entries, first, first_row, num_parts, partial);
+  }
+}
+
+// up_tile for the shared expert and more than eight rows: sixteen a pass, so that codes are widened half as often.
+// Codes of the next chunk are loaded where those of this one were.
+__device__ __forceinline__ void shared_up_tile(const MoeCall& call, const DeviceWeight& w1, const DeviceWeight& w3,
+                                               const Entries& entries, int tile, float (*partial)[2][kMoeUpRows][9]) {
+  constexpr WeightFormat kFormat = WeightFormat::kFp8Block128;
+  const int tid = static_cast<int>(threadIdx.x), warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
+  const int first_row = tile * kMoeUpRows;
+  const int num_chunks = w1.k / kMoeChunk, num_parts = min(num_chunks, kMoeWarps);
+  for (int first = 0; first < entries.count; first += 16) {
+    const Bf16Bits* x[2];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      x[n] = call.x_quantised +
+             static_cast<std::int64_t>(entries.token(min(first + 8 * n + g, entries.count - 1))) * call.hidden +
+             warp * kMoeChunk;
+    }
+    float sum[2][2][4] = {};  // [w1, w3][rows 0 to 7, 8 to 15]
+    RowPlace<kFormat> rows[2][2] = {{{w1, first_row + g, t}, {w1, first_row + 8 + g, t}},
+                                    {{w3, first_row + g, t}, {w3, first_row + 8 + g, t}}};
+    RowCodes<kFormat> codes[2][2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      rows[i / 2][i % 2].advance(warp);
+      if (warp < num_chunks) codes[i / 2][i % 2].load(rows[i / 2][i % 2], 0);
+    }
+    for (int c = warp; c < num_chunks; c += kMoeWarps) {
+      std::uint32_t columns[2][16];
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        ColumnsE2m1::load(columns[n], x[n], t);
+        x[n] += kMoeWarps * kMoeChunk;
       }
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        float part[2][4] = {};
+#pragma unroll
+        for (int word = 0; word < 4; ++word) {
+          std::uint32_t p[4], q[4];
+          codes[m][0].pairs(word, p);
+          codes[m][1].pairs(word, q);
+          const std::uint32_t a0[4] = {p[0], q[0], p[1], q[1]}, a1[4] = {p[2], q[2], p[3], q[3]};
+#pragma unroll
+          for (int n = 0; n < 2; ++n) {
+            mma_bf16(part[n], a0, columns[n][4 * word], columns[n][4 * word + 1]);
+            mma_bf16(part[n], a1, columns[n][4 * word + 2], columns[n][4 * word + 3]);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          rows[m][i].advance(kMoeWarps);
+          if (c + kMoeWarps < num_chunks) codes[m][i].load(rows[m][i], 0);
+        }
+        const float scale = chunk_scale<kFormat>(m == 0 ? w1 : w3, first_row, c);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum[m][i / 4][i % 4] += part[i / 4][i % 4] * scale;
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < 8; ++i) partial[warp][i / 4][g + 8 * (i % 4 / 2)][2 * t + i % 2] = sum[i / 4][n][i % 4];
+      __syncthreads();
+      write_up_rows<kFormat>(call, w1, w3, entries, first + 8 * n, first_row, num_parts, partial);
     }
   }
 }
