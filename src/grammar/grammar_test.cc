@@ -460,6 +460,21 @@ TEST(Grammar, ManyThreadsCompileTheSameAndDifferentGrammars) {
   EXPECT_EQ(failures.load(), 0);
 }
 
+TEST(Grammar, KeptGrammarsAreBoundedByTheirBytes) {
+  const auto is_let_go = [](std::int64_t cache_bytes) {
+    GrammarLimits limits;
+    limits.cache_bytes = cache_bytes;
+    const auto compiler = make_grammar_compiler(vocabulary_of(mini_tokenizer(), 4096), limits).value();
+    const std::weak_ptr<const CompiledGrammar> first =
+        compiler->compile({GrammarKind::kRegex, "a+"}, kPatience).value();
+    const auto end = std::chrono::steady_clock::now() + (cache_bytes < 100 ? kPatience : milliseconds(50));
+    while (!first.expired() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(milliseconds(1));
+    return first.expired();
+  };
+  EXPECT_TRUE(is_let_go(2));
+  EXPECT_FALSE(is_let_go(1 << 30));
+}
+
 TEST(Grammar, ATimeOutIsAnErrorAndTheWorkIsKept) {
   std::string choices;
   for (int i = 0; i < 400; ++i) choices += (i == 0 ? "" : "|") + std::string("word") + std::to_string(i * 7919);

@@ -224,7 +224,7 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
   using Product = Result<std::shared_ptr<const CompiledGrammar>>;
 
   Workshop(const xgrammar::TokenizerInfo& info, std::vector<std::string> token_bytes, const GrammarLimits& limits)
-      : compiler_(info, 1, true, limits.cache_bytes, false),
+      : compiler_(info, 1, true, limits.cache_bytes / 2, false),
         vocabulary_(std::make_shared<const Vocabulary>(std::move(token_bytes))),
         limits_(limits) {}
 
@@ -244,20 +244,26 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
       }
       if (found == jobs_.end()) {
         auto promise = std::make_shared<std::promise<Product>>();
-        found = jobs_.emplace(key, promise->get_future().share()).first;
+        found = jobs_.emplace(key, Job{promise->get_future().share(), 0}).first;
         order_.push_back(key);
         ++running_;
-        std::thread([self = shared_from_this(), spec, promise] {
-          promise->set_value(self->compile_now(spec));
+        std::thread([self = shared_from_this(), key, spec, promise] {
+          Product product = self->compile_now(spec);
+          const std::size_t num_bytes =
+              product.ok() ? static_cast<const Compiled&>(**product).grammar.MemorySizeBytes() : 0;
           {
+            // Ready and counted at once: forget_oldest looks for what is ready.
             std::lock_guard inner(self->mutex_);
+            promise->set_value(std::move(product));
             --self->running_;
+            self->jobs_.at(key).num_bytes = num_bytes;
+            self->kept_bytes_ += num_bytes;
             self->forget_oldest();
           }
           self->place_free_.notify_all();
         }).detach();
       }
-      future = found->second;
+      future = found->second.product;
     }
     if (future.wait_until(deadline) != std::future_status::ready) {
       return resource_exhausted("the grammar took longer than " + std::to_string(timeout.count()) +
@@ -269,11 +275,18 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
  private:
   static constexpr std::size_t kMostGrammars = 256;
 
-  // Finished ones only: a job that runs is waited for by its key.
+  struct Job {
+    std::shared_future<Product> product;
+    std::size_t num_bytes;  // of what came out
+  };
+
+  // Finished ones only: a job that runs is waited for by its key. The library's own cache has the other half.
   void forget_oldest() {
-    while (order_.size() > kMostGrammars) {
+    while (order_.size() > kMostGrammars || kept_bytes_ > static_cast<std::size_t>(limits_.cache_bytes) / 2) {
+      if (order_.empty()) return;
       const auto job = jobs_.find(order_.front());
-      if (job->second.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+      if (job->second.product.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+      kept_bytes_ -= job->second.num_bytes;
       jobs_.erase(job);
       order_.pop_front();
     }
@@ -318,7 +331,8 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
   GrammarLimits limits_;
   std::mutex mutex_;
   std::condition_variable place_free_;
-  std::unordered_map<std::string, std::shared_future<Product>> jobs_;
+  std::unordered_map<std::string, Job> jobs_;
+  std::size_t kept_bytes_ = 0;
   std::list<std::string> order_;  // oldest first
   std::int32_t running_ = 0;
 };
