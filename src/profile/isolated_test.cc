@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "engine/load_model.h"
+#include "profile/testing/mini_step.h"
 
 namespace fathom {
 namespace {
@@ -27,17 +27,8 @@ class PlantedObserver final : public IsolatingObserver {
 };
 
 TEST(Isolated, HoldsAttributedTimesToSingleCalls) {
-  LoadOptions options;
-  options.device = DeviceChoice::kEmulated;
-  options.max_step_tokens = 64;
-  options.max_logit_rows = 8;
-  const Result<LoadedModel> loaded = load_model(std::string(FATHOM_SOURCE_DIR) + "/models/mini-v4", options);
-  ASSERT_TRUE(loaded.ok());
-  ModelStepOptions shape;
-  shape.batch = 2;
-  shape.context_tokens = 20;
-  const auto step = ModelStep::make(*loaded->model, shape);
-  ASSERT_TRUE(step.ok());
+  const LoadedModel loaded = load_mini(DeviceChoice::kEmulated);
+  const auto step = make_mini_step(loaded, 2, 20);
   ProfileReport report;
   report.step_us = {{1000, 1000}};
   const auto add = [&](const char* operation, double us, std::int64_t launches) {
@@ -47,16 +38,16 @@ TEST(Isolated, HoldsAttributedTimesToSingleCalls) {
     row.num_launches = 2 * launches;
     report.rows.push_back(row);
   };
-  const double experts = static_cast<double>(loaded->model->config().num_hidden_layers) * 1100;
+  const double experts = static_cast<double>(loaded.model->config().num_hidden_layers) * 1100;
   add("moe_experts", 1.02 * experts, 24);
   add("lm_head", 800, 1);    // is 700
   add("hc_head", 700, 100);  // launches of 7 us
   add("copy", 50, 1);
   PlantedObserver observer;
-  IsolatedCheck check(*loaded->model, **step, report, 3);
+  IsolatedCheck check(*loaded.model, *step, report, 3);
   const Status timed = check.time_alone(observer);
   ASSERT_TRUE(timed.ok()) << timed.message();
-  EXPECT_EQ((*step)->executor().context().observer, nullptr);
+  EXPECT_EQ(step->executor().context().observer, nullptr);
   const std::vector<IsolatedRow> rows = check.rows();
   ASSERT_EQ(rows.size(), 3u) << "copies are no calls";
   EXPECT_EQ(rows[0].operation, "moe_experts");

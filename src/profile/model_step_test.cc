@@ -6,38 +6,17 @@
 
 #include <set>
 
-#include "engine/load_model.h"
 #include "profile/attribute.h"
 #include "profile/device_timeline.h"
 #include "profile/synthetic_load.h"
+#include "profile/testing/mini_step.h"
 
 namespace fathom {
 namespace {
 
-LoadedModel load_mini(DeviceChoice device) {
-  LoadOptions options;
-  options.device = device;
-  options.num_threads = 2;
-  options.max_step_tokens = 64;
-  options.max_logit_rows = 8;
-  Result<LoadedModel> loaded = load_model(std::string(FATHOM_SOURCE_DIR) + "/models/mini-v4", options);
-  FATHOM_CHECK(loaded.ok(), "the embedded model loads");
-  return std::move(*loaded);
-}
-
-std::unique_ptr<ModelStep> make_step(const LoadedModel& loaded, std::int64_t context_tokens) {
-  ModelStepOptions options;
-  options.batch = 3;
-  options.context_tokens = context_tokens;
-  options.chunk_tokens = 64;
-  auto step = ModelStep::make(*loaded.model, options);
-  FATHOM_CHECK(step.ok(), "a step of three sequences");
-  return std::move(*step);
-}
-
 TEST(ModelStep, ARepeatOfAnyOperationLeavesTheOutputs) {
   const LoadedModel loaded = load_mini(DeviceChoice::kCpu);
-  const auto step = make_step(loaded, 135);  // this step closes groups of 4; keys reach over a block
+  const auto step = make_mini_step(loaded, 3, 135);  // this step closes groups of 4; keys reach over a block
   const std::uint64_t hash = step->run({}, 1)->output_hash;
   ASSERT_TRUE(step->run_taking(Taking::kTrace).ok());
   std::set<std::string> operations;
@@ -55,7 +34,7 @@ TEST(ModelStep, ARepeatOfAnyOperationLeavesTheOutputs) {
 
 TEST(ModelStep, WhatIsTakenBesideLeavesTheOutputs) {
   const LoadedModel loaded = load_mini(DeviceChoice::kCpu);
-  const auto step = make_step(loaded, 20);
+  const auto step = make_mini_step(loaded, 3, 20);
   const std::uint64_t hash = step->run_taking(Taking::kNothing)->output_hash;
   EXPECT_EQ(step->run_taking(Taking::kTimes)->output_hash, hash);
   EXPECT_EQ(step->run_taking(Taking::kTrace)->output_hash, hash);
@@ -113,7 +92,7 @@ class PlantedClocks final : public ClockSource {
 
 TEST(DeviceSteps, ClocksOfEachRepeatAndExpertsOfTheStep) {
   const LoadedModel loaded = load_mini(DeviceChoice::kEmulated);
-  const auto step = make_step(loaded, 20);
+  const auto step = make_mini_step(loaded, 3, 20);
   const std::uint64_t hash = step->run({}, 1)->output_hash;
   const double experts = *step->count_experts();
   EXPECT_GE(experts, loaded.model->config().num_experts_per_tok);
@@ -142,7 +121,7 @@ TEST(DeviceSteps, ClocksOfEachRepeatAndExpertsOfTheStep) {
 
 TEST(DeviceSteps, WhereNothingIsReplayedScopesSumToTheStep) {
   const LoadedModel loaded = load_mini(DeviceChoice::kEmulated);
-  const auto step = make_step(loaded, 20);
+  const auto step = make_mini_step(loaded, 3, 20);
   DeviceLoadOptions options;
   options.num_steps = 4;
   options.num_warmup = 3;
@@ -166,7 +145,7 @@ TEST(DeviceSteps, WhereNothingIsReplayedScopesSumToTheStep) {
 
 TEST(DeviceSteps, RepeatsLeaveTheOutputs) {
   const LoadedModel loaded = load_mini(DeviceChoice::kEmulated);
-  const auto step = make_step(loaded, 20);
+  const auto step = make_mini_step(loaded, 3, 20);
   const std::uint64_t hash = step->run({}, 1)->output_hash;
   const std::vector<std::string> one = {"moe_experts"};
   for (int i = 0; i < 4; ++i) EXPECT_EQ(step->run(one, 3)->output_hash, hash) << i;

@@ -53,7 +53,11 @@ th,td{text-align:right;padding:.32em .7em;border-bottom:1px solid var(--line);wh
 font-variant-numeric:tabular-nums}
 th{color:var(--soft);font-weight:600}
 td:first-child,th:first-child{text-align:left;white-space:normal;overflow-wrap:break-word;min-width:9em}
+td.words{text-align:left;white-space:normal;min-width:14em}
 .wide{font-size:.84em}.wide th,.wide td{padding:.32em .42em}
+@media(max-width:1040px){main{padding:24px 10px 50px}.card{padding:12px 10px}th,td{padding:.32em .4em}
+.wide{font-size:.78em;letter-spacing:-.015em}.wide th{white-space:normal}.wide th,.wide td{padding:.32em .2em}
+.wide td:first-child,.wide th:first-child{min-width:7em;overflow-wrap:anywhere}}
 .rose{color:var(--rose)}.fell{color:var(--fell)}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:14px 18px;margin:.8em 0}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(190px,1fr));gap:12px;margin:1em 0}

@@ -3,9 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/load_model.h"
 #include "engine/model_executor.h"
-#include "profile/model_step.h"
+#include "profile/testing/mini_step.h"
 
 namespace fathom {
 namespace {
@@ -105,25 +104,16 @@ TEST(RecordTracer, WhatDoesNotFitIsRefused) {
 
 // An executor told to trace a device asks its tracer, and its launches and results are those of any other step.
 TEST(RecordTracer, TheExecutorAsksItAroundEachTracedStep) {
-  LoadOptions options;
-  options.device = DeviceChoice::kEmulated;
-  options.max_step_tokens = 64;
-  options.max_logit_rows = 8;
-  const Result<LoadedModel> loaded = load_model(std::string(FATHOM_SOURCE_DIR) + "/models/mini-v4", options);
-  ASSERT_TRUE(loaded.ok());
-  ModelStepOptions shape;
-  shape.batch = 2;
-  shape.context_tokens = 20;
-  const auto step = ModelStep::make(*loaded->model, shape);
-  ASSERT_TRUE(step.ok());
+  const LoadedModel loaded = load_mini(DeviceChoice::kEmulated);
+  const auto step = make_mini_step(loaded, 2, 20);
   Planted planted;
-  ModelExecutor& executor = (*step)->executor();
-  const std::uint64_t plain = (*step)->run({}, 1)->output_hash;
+  ModelExecutor& executor = step->executor();
+  const std::uint64_t plain = step->run({}, 1)->output_hash;
   executor.set_device_tracer(tracer_of(planted));
   TracedStep traced;
   executor.set_trace(&traced);
   planted.now_us = 50;
-  EXPECT_EQ((*step)->run({}, 1)->output_hash, plain);
+  EXPECT_EQ(step->run({}, 1)->output_hash, plain);
   EXPECT_TRUE(traced.samples.empty()) << "the device's take the host's place";
   DeviceRecord record = kernel("sampler(int)", 60, 1, 0);
   record.launched_us = 50;  // the clock stands still: inside the last call
@@ -145,7 +135,7 @@ TEST(RecordTracer, TheExecutorAsksItAroundEachTracedStep) {
       []() -> Result<std::unique_ptr<DeviceRecorder>> { return failed_precondition("no records here"); }));
   TracedStep host;
   executor.set_trace(&host);
-  EXPECT_EQ((*step)->run({}, 1)->output_hash, plain);
+  EXPECT_EQ(step->run({}, 1)->output_hash, plain);
   executor.add_device_samples(host);
   EXPECT_FALSE(host.on_device);
   EXPECT_FALSE(host.samples.empty());

@@ -87,7 +87,7 @@ std::string host_rows(const ProfileReport& report) {
   for (const HostRow& row : host_table(report)) {
     out += "<tr>" + cell(row.name) + cell(print("%.4f", row.time_us / 1e3)) +
            cell(print("%.4f", row.critical_us / 1e3)) + cell(print("%.2f %%", 100 * row.critical_share)) +
-           "<td style=\"text-align:left\">" + escape_html(row.what) + "</td></tr>";
+           "<td class=\"words\">" + escape_html(row.what) + "</td></tr>";
   }
   const double total = report.total_step_us();
   return out + "</table></div><p class=\"soft\">All rows, operations included, sum to " +

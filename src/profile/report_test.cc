@@ -5,10 +5,13 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
+#include <sstream>
 
 #include "ops/op_kind.h"
 #include "profile/categories.h"
+#include "profile/report_text.h"
 #include "profile/testing/sample_report.h"
 
 namespace fathom {
@@ -52,6 +55,21 @@ TEST(Report, DerivedFiguresFollowFromTheSteps) {
   EXPECT_DOUBLE_EQ(report.steps_per_s(), 10000);
   EXPECT_DOUBLE_EQ(report.tokens_per_s(), 10000 * report.committed_tokens_per_step);
   EXPECT_NEAR(report.accounted_us(), report.total_step_us(), 0.01 * report.total_step_us());
+}
+
+TEST(Report, TextHasNoShareOfACeilingThatWasNotMeasured) {
+  ProfileReport report = sample_report();
+  const auto shares = [&report] {
+    const std::string text = report_text(report);
+    std::string line = text.substr(text.find("moe_experts/cpu"));
+    line.resize(line.find('\n'));
+    std::istringstream words(line);
+    const std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
+    return all.size() > 11 ? all[9] + " " + all[11] : line;
+  };
+  EXPECT_THAT(shares(), testing::MatchesRegex("[0-9]+% [0-9]+%"));
+  report.ceilings = {};
+  EXPECT_EQ(shares(), "- -");
 }
 
 TEST(Report, EveryTruncationIsRefused) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
+#include <string>
 
 #include "profile/attribute.h"
 #include "profile/exposed.h"
@@ -80,17 +81,24 @@ void print_head(const ProfileReport& report, Printer& out) {
       100 * steady.drift, 100 * kSteadyDrift);
 }
 
-void print_rows(const std::vector<TableRow>& rows, const char* title, Printer& out) {
+// Of a ceiling; "-" where none was measured.
+std::string share_of(double ceiling, double share) {
+  return ceiling > 0 ? std::to_string(std::lround(100 * share)) + "%" : "-";
+}
+
+void print_rows(const std::vector<TableRow>& rows, const Ceilings& ceilings, const char* title, Printer& out) {
   out.line("\n%s", title);
   out.line("%-34s %10s %7s %10s %7s %9s %9s %11s %8s %6s %9s %6s %s", "", "ms/step", "summed", "critical", "step",
            "launches", "mean us", "bytes", "GB/s", "mem", "GFLOP/s", "peak", "bound by");
   for (const TableRow& row : rows) {
     const std::string name =
         row.operation.empty() ? row.category : row.operation + (row.variant.empty() ? "" : "/" + row.variant);
-    out.line("%-34s %10.4f %6.1f%% %10.4f %6.1f%% %9.1f %9.2f %11.0f %8.2f %5.0f%% %9.2f %5.0f%% %.*s", name.c_str(),
+    out.line("%-34s %10.4f %6.1f%% %10.4f %6.1f%% %9.1f %9.2f %11.0f %8.2f %6s %9.2f %6s %.*s", name.c_str(),
              row.time_us / 1e3, 100 * row.summed_share, row.critical_us / 1e3, 100 * row.critical_share, row.launches,
-             row.mean_us, row.bytes, row.bytes_per_s / 1e9, 100 * row.memory_share, row.flops_per_s / 1e9,
-             100 * row.compute_share, static_cast<int>(bound_name(row.bound).size()), bound_name(row.bound).data());
+             row.mean_us, row.bytes, row.bytes_per_s / 1e9,
+             share_of(ceilings.memory_bytes_per_s, row.memory_share).c_str(), row.flops_per_s / 1e9,
+             share_of(ceilings.flops_per_s, row.compute_share).c_str(), static_cast<int>(bound_name(row.bound).size()),
+             bound_name(row.bound).data());
   }
 }
 
@@ -171,8 +179,8 @@ std::string report_text(const ProfileReport& report) {
     return out.take();
   }
   const std::vector<TableRow> categories = category_table(report), operations = operation_table(report);
-  print_rows(categories, "by category", out);
-  print_rows(operations, "by operation and variant", out);
+  print_rows(categories, report.ceilings, "by category", out);
+  print_rows(operations, report.ceilings, "by operation and variant", out);
   print_host(report, operations, out);
   print_exposed(report, categories, operations, out);
   print_kernels(report, out);
