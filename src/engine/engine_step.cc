@@ -226,7 +226,14 @@ void EngineThread::end_trace() {
   counts_.draft_us += trace_.draft_us;
   counts_.commit_us += trace_.commit_us;
   counts_.detokenise_us += trace_.detokenise_us;
-  if (options_.on_step) options_.on_step(trace_);
+  if (options_.on_step) {
+    const std::int64_t before = now_us();
+    options_.on_step(trace_);
+    // A watcher may hold the engine: that is no step's time.
+    const std::int64_t held_us = now_us() - before;
+    last_step_begin_us_ += held_us;
+    last_step_end_us_ += held_us;
+  }
   if (!tracing_) return;
   executor_->add_device_samples(trace_);
   // What that took is no step's time.
