@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "checkpoint/verify.h"
 #include "commands.h"
+#include "engine/draft_streams.h"
 #include "model/capacity.h"
 #include "ops/registry.h"
 #include "standard_streams.h"
@@ -142,7 +143,7 @@ Undrafted plan_undrafted(const Checkpoint& checkpoint, const Description& descri
   Undrafted without;
   without.weights_bytes = description.trunk_bytes;
   if (checkpoint.report.draft == DraftKind::kMtp) {
-    without.draft_state_bytes = std::int64_t{2} * config.hc_mult * config.hidden_size * 4;
+    without.draft_state_bytes = (DraftStreams::kKept + 1) * config.hc_mult * config.hidden_size * 4;
   }
   request.weights_bytes = description.trunk_bytes;
   request.num_draft_layers = 0;

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/load_model.h"
 #include "engine/model_executor.h"
+#include "engine/scheduler.h"
 #include "engine/scripted_answer.h"
 
 namespace fathom {
@@ -102,6 +103,57 @@ TEST_P(DeviceDraftsOf, AreThoseOfTheHost) {
     EXPECT_EQ(together.tokens, plain.tokens) << depth;
     EXPECT_GT(together.drafted, 20);
   }
+}
+
+// Two sequences, one token a step, drafts asked for except in a pause, for which the drafter only keeps what it needs.
+std::vector<std::vector<TokenId>> proposals_around_a_pause(const LoadedModel& loaded) {
+  ModelExecutorOptions pools;
+  pools.max_length_tokens = 512;
+  pools.max_sequences = pools.num_state_slots = 2;
+  pools.num_context_blocks = pools.num_window_blocks = 16;
+  pools.num_resume_slots = 4;
+  pools.max_proposals = 3;
+  auto executor = ModelExecutor::make(*loaded.model, pools);
+  EXPECT_TRUE(executor.ok()) << executor.status().message();
+  Scheduler scheduler({}, (*executor)->limits());
+  for (const std::int64_t length : {24, 120}) {  // the second one's pause lies around a block's end
+    SequenceSpec sequence;
+    sequence.id = SequenceId(length);
+    sequence.prompt = scripted_prompt(static_cast<std::uint64_t>(length), length, 0, loaded.model->config().vocab_size);
+    scheduler.add(sequence);
+  }
+  SampleSpec greedy;
+  greedy.temperature = 0.0f;
+  std::vector<std::vector<TokenId>> proposals;
+  for (int n = 0; n < 28; ++n) {
+    StepPlan& plan = scheduler.plan();
+    plan.drafter_feed = n < 5 || n >= 18 ? DrafterFeed::kRows : DrafterFeed::kStreams;
+    for (SequenceStep& step : plan.sequences) {
+      if (step.num_logits == 0) continue;
+      step.num_proposals = plan.drafter_feed == DrafterFeed::kRows ? 3 : 0;
+      plan.samples.push_back(greedy);
+    }
+    EXPECT_TRUE((*executor)->launch(plan).ok());
+    const auto result = (*executor)->wait();
+    EXPECT_TRUE(result.ok());
+    std::size_t next = 0;
+    for (const SequenceStep& step : plan.sequences) {
+      std::vector<TokenId> ids;
+      if (step.num_logits > 0) {
+        ids.push_back(result->sequences[next].tokens[0].token);
+        proposals.push_back(result->sequences[next++].proposals);
+      }
+      (*executor)->commit(step.id, scheduler.commit(step, ids));
+    }
+  }
+  return proposals;
+}
+
+TEST_P(DeviceDraftsOf, AreThoseOfTheHostBehindAPause) {
+  const auto expected = proposals_around_a_pause(load(DeviceChoice::kCpu));
+  EXPECT_EQ(proposals_around_a_pause(load(DeviceChoice::kEmulated)), expected);
+  EXPECT_GT(expected.size(), 40u);
+  EXPECT_EQ(expected.back().size(), 3u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DeviceDraftsOf, ::testing::Values("models/mini-v4", "tests/data/models/tiny-dspark"),

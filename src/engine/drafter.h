@@ -56,7 +56,8 @@ class Drafter {
   virtual std::int32_t max_proposals() const = 0;
   // Bytes that drafting holds besides the cache's blocks: of a sequence, of a resume point.
   virtual std::int64_t state_bytes() const = 0;
-  // Whether steps may go by without run(): it sees the hole in its caches, and starts afresh behind it.
+  // Whether steps may go by without run(): it sees the hole in its caches, and starts afresh behind it, or where it was
+  // given keep(), up to the last positions that it has kept.
   virtual bool may_rest() const = 0;
 
   // A new sequence owns the slot; nothing of it is drafted yet.
@@ -69,10 +70,16 @@ class Drafter {
   virtual Status run(ExecutionContext& context, const StepInput& trunk, const CachePools& pools,
                      std::span<const DraftedSequence> sequences) = 0;
 
+  // Instead of run() where nothing is drafted, of one that may rest: keeps what is needed to catch up on the step's
+  // last positions.
+  virtual Status keep(ExecutionContext&, std::span<const DraftedSequence>) { return {}; }
+
   std::int64_t num_forwards() const { return num_forwards_; }
+  std::int64_t num_rows() const { return num_rows_; }
 
  protected:
   std::int64_t num_forwards_ = 0;  // of draft blocks
+  std::int64_t num_rows_ = 0;      // of sequences, that those had
 };
 
 // Of the kind that the model's tensors are; null where it has none. The model must outlive it.

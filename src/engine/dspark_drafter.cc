@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "engine/device_drafts.h"
+#include "engine/draft_pass.h"
 #include "engine/draft_sampler.h"
-#include "engine/drafter.h"
 
 namespace fathom {
 namespace {
@@ -112,6 +112,7 @@ class DsparkDrafter final : public Drafter {
   Status draft_blocks(ExecutionContext& context, const CachePools& pools) {
     model_.draft_block(context, input_, pools);
     ++num_forwards_;
+    num_rows_ += input_.num_tokens();
     for (std::int32_t i = 0; !blocks_.empty(); ++i) {
       FATHOM_RETURN_IF_ERROR(draw(context, i));
       std::erase_if(blocks_, [&](const Block& block) { return block.num_wanted <= i + 1; });
@@ -170,27 +171,20 @@ class DsparkDrafter final : public Drafter {
                                                    reinterpret_cast<const std::byte*>(lists_.data()),
                                                    4 * count * (1 + drafts_->num_drafts())));
     const auto launches = [&](ExecutionContext& launching) { launch_blocks(launching, trunk, pools); };
-    const bool steady = limits_.capture && context.taps == nullptr && context.trace == nullptr &&
-                        (count == 0 || blocks_.size() == sequences.size()) &&
-                        std::all_of(sequences.begin(), sequences.end(), [](const DraftedSequence& one) {
-                          return one.step->step_class == StepClass::kStep;
-                        });
+    const bool steady =
+        (count == 0 || blocks_.size() == sequences.size()) && is_replayable(limits_, context, sequences);
     if (steady) {
       // Without drafts the context keys alone: another shape.
       const CaptureKey key{limits_.capture_owner + (count == 0 ? 1 : 0), trunk.num_tokens(),
                            static_cast<std::int32_t>(sequences.size()),
                            static_cast<std::int32_t>(count) * drafts_->num_drafts(), true};
-      context.capture_max_position = model_.config().max_position_embeddings - 1;
-      context.segments = limits_.segments->next(key);
-      const Status status = model_.backend().launch_captured(key, context, launches);
-      context.segments = SegmentTiming::kNone;
-      context.capture_max_position = 0;
-      FATHOM_RETURN_IF_ERROR(status);
+      FATHOM_RETURN_IF_ERROR(launch_draft_pass(model_, limits_, key, context, launches));
     } else {
       launches(context);
     }
     if (count == 0) return steady ? Status() : model_.backend().finish();
     ++num_forwards_;
+    num_rows_ += input_.num_tokens();
     FATHOM_RETURN_IF_ERROR(drafts_->take());
     if (steady) limits_.segments->read(model_.backend());
     return {};

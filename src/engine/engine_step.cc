@@ -58,14 +58,27 @@ void EngineThread::fill_masks(Choice& choice, const SequenceState& state, std::i
 
 // Drafts that this step is to propose for each sequence that it draws a token for.
 std::int32_t EngineThread::plan_depth(StepPlan& plan) {
-  plan.feeds_drafter = options_.num_drafts > 0;
+  plan.drafter_feed = options_.num_drafts > 0 ? DrafterFeed::kRows : DrafterFeed::kNothing;
   if (!options_.adaptive_drafts || options_.num_drafts == 0) return options_.num_drafts;
+  std::int32_t batch = 0;
+  std::int64_t newest = 0;
+  for (const SequenceStep& step : plan.sequences) {
+    if (step.num_logits == 0) continue;
+    ++batch;
+    newest = std::max(newest, step.id.value);
+  }
+  std::int32_t depth = 0;
+  if (depth_policy_.is_known(batch, newest)) {
+    depth = depth_policy_.choose_known(options_.num_drafts);
+    plan.drafter_feed = depth_policy_.feed();
+    return depth;
+  }
   acceptances_.clear();
   for (const SequenceStep& step : plan.sequences) {
     if (step.num_logits > 0) acceptances_.push_back(&choices_.at(step.id)->acceptance);
   }
-  const std::int32_t depth = depth_policy_.choose(acceptances_, options_.num_drafts);
-  plan.feeds_drafter = depth_policy_.may_draft();
+  depth = depth_policy_.choose(acceptances_, options_.num_drafts);
+  plan.drafter_feed = depth_policy_.feed();
   return depth;
 }
 
@@ -78,6 +91,7 @@ void EngineThread::begin_step_time(const StepPlan& plan, const StepResult& resul
   for (const SequenceStep& step : plan.sequences) {
     last.decodes_only = last.decodes_only && step.num_tokens == 1 + step.num_drafts && step.num_logits > 0;
     last.num_drafts += step.num_drafts;
+    last.num_verified += step.num_drafts > 0 ? 1 : 0;
   }
   last.num_proposals = counts_.draft_depth;
   last.propose_us = result.draft_us;
@@ -325,7 +339,10 @@ void EngineThread::give_outputs() {
     const std::int64_t before = counts_.generation_tokens;
     give_output(*output.choice, output.tokens);  // may end the choice
     const auto num_used = static_cast<std::int32_t>(counts_.generation_tokens - before);
-    if (last_step_) last_step_->num_tokens += num_used;
+    if (last_step_) {
+      last_step_->num_tokens += num_used;
+      last_step_->num_verified_tokens += output.num_drafts > 0 ? num_used : 0;
+    }
     if (output.num_drafts == 0 || num_used == 0) continue;
     depth_policy_.add_drafts(output.num_drafts, num_used - 1);
   }

@@ -301,7 +301,9 @@ Status ModelExecutor::draft(const StepPlan& plan, StepResult& result) {
     sequence.result = &result.sequences[next++];
     sequence.result->proposals.clear();
   }
-  if (!plan.feeds_drafter && drafter_->may_rest()) return {};
+  if (plan.drafter_feed != DrafterFeed::kRows && drafter_->may_rest()) {
+    return plan.drafter_feed == DrafterFeed::kNothing ? Status() : drafter_->keep(context_, drafted_);
+  }
   return drafter_->run(context_, input_, pools_, drafted_);
 }
 

@@ -55,6 +55,7 @@ class ModelExecutor final : public Executor {
   // Forward passes so far: of the trunk, and of draft blocks.
   std::int64_t num_forwards() const { return num_forwards_; }
   std::int64_t num_draft_forwards() const { return drafter_ == nullptr ? 0 : drafter_->num_forwards(); }
+  std::int64_t num_draft_rows() const { return drafter_ == nullptr ? 0 : drafter_->num_rows(); }
   // Null where nothing is drafted.
   const Drafter* drafter() const { return drafter_.get(); }
 

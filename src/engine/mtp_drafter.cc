@@ -5,32 +5,28 @@
 #include <vector>
 
 #include "engine/device_drafts.h"
+#include "engine/draft_pass.h"
 #include "engine/draft_sampler.h"
-#include "engine/drafter.h"
+#include "engine/mtp_passes.h"
 
 namespace fathom {
 namespace {
 
-constexpr std::int64_t kNowhere = -2;
-
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
-
-// Two stream rows a sequence: that of the last position of the last full block, for resume points, and that of the
-// last position, wherever it is.
-int stream_row_of(std::int64_t position) { return position % kBlockTokens == kBlockTokens - 1 ? 1 : 0; }
 
 class MtpDrafter final : public Drafter {
  public:
   MtpDrafter(Model& model, const DrafterLimits& limits)
-      : model_(model), limits_(limits), slots_(at(limits.num_state_slots)), resumes_(at(limits.num_resume_slots)) {}
+      : model_(model),
+        limits_(limits),
+        planned_(streams_, limits.num_state_slots, limits.num_resume_slots, model.options().max_tokens) {}
 
   Status allocate() {
     Backend& backend = model_.backend();
     const ModelConfig& config = model_.config();
     row_bytes_ = std::int64_t{config.hc_mult} * config.hidden_size * dtype_bytes(backend.activation_dtype());
-    FATHOM_ASSIGN_OR_RETURN(streams_, backend.allocate(limits_.num_state_slots * 2 * row_bytes_, "draft streams"));
-    FATHOM_ASSIGN_OR_RETURN(resume_streams_,
-                            backend.allocate(limits_.num_resume_slots * row_bytes_, "draft streams of resume points"));
+    FATHOM_ASSIGN_OR_RETURN(streams_,
+                            DraftStreams::make(backend, row_bytes_, limits_.num_state_slots, limits_.num_resume_slots));
     StepInputLimits input;
     input.max_tokens = model_.options().max_tokens;
     input.max_sequences = limits_.max_sequences + 1;  // one fills up
@@ -55,37 +51,41 @@ class MtpDrafter final : public Drafter {
     FATHOM_ASSIGN_OR_RETURN(DeviceDrafts drafts, DeviceDrafts::make(backend, vocab, limits_.max_sequences));
     drafts_ = std::move(drafts);
     seats_.reserve(at(limits_.max_sequences));
-    lists_.resize(at(gather_list() + num_gathered_));
+    lists_.resize(at(std::max(gather_list() + num_gathered_, 2 * (num_gathered_ + limits_.max_sequences))));
     FATHOM_ASSIGN_OR_RETURN(device_lists_, backend.allocate(4 * std::ssize(lists_), "lists of draft streams"));
     return {};
   }
 
   std::int32_t max_proposals() const override { return kMaxDraft; }
-  std::int64_t state_bytes() const override { return 2 * row_bytes_; }
+  std::int64_t state_bytes() const override { return streams_.bytes_of_sequence(); }
   bool may_rest() const override { return true; }
 
-  void create(StateSlot slot) override { slots_[at(slot.value)] = {}; }
+  void create(StateSlot slot) override { planned_.create(slot); }
+  Status save(const ResumeCopy& copy) override { return planned_.save(copy); }
+  Status restore(const ResumeCopy& copy) override { return planned_.restore(copy); }
 
-  Status save(const ResumeCopy& copy) override {
-    Slot& slot = slots_[at(copy.state_slot.value)];
-    Resume& resume = resumes_[at(copy.resume_slot.value)];
-    resume.begin = std::min(slot.begin, copy.boundary_tokens);
-    // Rows of the block before the boundary that were never made are not to be read.
-    if (slot.end < copy.boundary_tokens) resume.begin = copy.boundary_tokens;
-    resume.has_streams = slot.saved[1] == copy.boundary_tokens - 1;
-    if (!resume.has_streams) return {};
-    return model_.backend().copy(resume_row(copy.resume_slot), stream_row(copy.state_slot, 1), row_bytes_);
-  }
-
-  Status restore(const ResumeCopy& copy) override {
-    const Resume& resume = resumes_[at(copy.resume_slot.value)];
-    Slot& slot = slots_[at(copy.state_slot.value)];
-    slot.begin = resume.begin;
-    slot.end = slot.length = copy.boundary_tokens;
-    slot.saved = {kNowhere, kNowhere};
-    if (!resume.has_streams) return {};
-    slot.saved[1] = copy.boundary_tokens - 1;
-    return model_.backend().copy(stream_row(copy.state_slot, 1), resume_row(copy.resume_slot), row_bytes_);
+  Status keep(ExecutionContext& context, std::span<const DraftedSequence> sequences) override {
+    if (!drafts_) {
+      for (const DraftedSequence& sequence : sequences) {
+        FATHOM_RETURN_IF_ERROR(keep_streams(sequence, DraftStreams::kKept));
+      }
+      return {};
+    }
+    std::vector<std::int32_t>& to_rows = ids_;
+    std::int64_t count = 0;
+    to_rows.clear();
+    for (const DraftedSequence& sequence : sequences) {
+      note_kept(sequence, DraftStreams::kKept, [&](std::int64_t position, std::int64_t to) {
+        lists_[at(count++)] = trunk_row(sequence, position);
+        to_rows.push_back(static_cast<std::int32_t>(to));
+      });
+    }
+    std::copy(to_rows.begin(), to_rows.end(), lists_.begin() + count);
+    FATHOM_RETURN_IF_ERROR(
+        model_.backend().upload(device_lists_.data, reinterpret_cast<const std::byte*>(lists_.data()), 2 * 4 * count));
+    context.layer = model_.config().num_hidden_layers;
+    return model_.copy_rows(context, {streams_.data(), model_.final_streams().data, nullptr, device_list(0),
+                                      device_list(count), static_cast<std::int32_t>(count), row_bytes_});
   }
 
   Status run(ExecutionContext& context, const StepInput& trunk, const CachePools& pools,
@@ -93,12 +93,12 @@ class MtpDrafter final : public Drafter {
     for (const DraftedSequence& sequence : sequences) {
       if (sequence.result != nullptr) sequence.result->proposals.clear();
     }
-    plan_first_pass(sequences);
+    planned_.plan(sequences, passes_);
     // Decodes without drafts: there is a hole from here on, behind which the streams of this step are of no use.
-    if (passes_.empty() && std::none_of(sequences.begin(), sequences.end(), is_of_prompt)) return {};
+    if (passes_.empty() && std::none_of(sequences.begin(), sequences.end(), MtpPasses::is_of_prompt)) return {};
     if (drafts_) {
       seats_.clear();
-      for (const Pass& pass : passes_) {
+      for (const MtpPass& pass : passes_) {
         if (pass.num_wanted > 0) seats_.push_back({pass.sequence, pass.num_wanted});
       }
       const std::optional<Shape> captured = captured_shape(context, sequences);
@@ -107,7 +107,7 @@ class MtpDrafter final : public Drafter {
       if (on_device) return run_on_device(context, pools, sequences, shape, captured.has_value());
     }
     FATHOM_RETURN_IF_ERROR(gather_first_streams(trunk));
-    for (const DraftedSequence& sequence : sequences) FATHOM_RETURN_IF_ERROR(keep_streams(sequence));
+    for (const DraftedSequence& sequence : sequences) FATHOM_RETURN_IF_ERROR(keep_streams(sequence, 1));
     while (!passes_.empty()) {
       FATHOM_RETURN_IF_ERROR(run_pass(context, pools));
       FATHOM_RETURN_IF_ERROR(plan_next_pass());
@@ -116,85 +116,14 @@ class MtpDrafter final : public Drafter {
   }
 
  private:
-  // Rows of the draft layer hold what they should at positions [begin, end).
-  struct Slot {
-    std::int64_t begin = 1, end = 1;
-    std::int64_t length = 0;                                   // of the sequence, when `end` was set
-    std::array<std::int64_t, 2> saved = {kNowhere, kNowhere};  // positions of its stream rows
-  };
-  struct Resume {
-    std::int64_t begin = 1;
-    bool has_streams = false;
-  };
-  // A sequence's rows [first, first + num_rows) of a pass.
-  struct Pass {
-    const DraftedSequence* sequence = nullptr;
-    std::int64_t first = 0;
-    std::int32_t num_rows = 0;
-    std::int32_t num_wanted = 0;     // proposals still to come; the last row has logits where > 0
-    std::int32_t last_row = 0;       // in the pass
-    bool streams_from_slot = false;  // of the first row; the others' are the trunk's
-  };
-
-  std::byte* stream_row(StateSlot slot, int row) const {
-    return streams_.data + (std::int64_t{slot.value} * 2 + row) * row_bytes_;
-  }
-  std::byte* resume_row(ResumeSlot slot) const { return resume_streams_.data + slot.value * row_bytes_; }
-
-  // How many drafts the step asks for and the window blocks have room for.
-  std::int32_t num_wanted(const DraftedSequence& sequence) const {
-    if (sequence.result == nullptr || sequence.next_token() < 0) return 0;
-    const std::int64_t end =
-        (sequence.window_first + static_cast<std::int64_t>(sequence.window_table.size())) * kBlockTokens;
-    const std::int64_t room = end - sequence.committed_length();
-    return static_cast<std::int32_t>(std::clamp<std::int64_t>(room, 0, sequence.step->num_proposals));
-  }
-
-  static bool is_of_prompt(const DraftedSequence& sequence) {
-    return sequence.step->num_logits == 0 || sequence.step->step_class == StepClass::kChunk;
-  }
-
-  void plan_first_pass(std::span<const DraftedSequence> sequences) {
-    passes_.clear();
-    std::int64_t rows_left = model_.options().max_tokens;
-    for (const DraftedSequence& sequence : sequences) {
-      const std::int64_t length = sequence.committed_length();
-      rows_left -= length - sequence.step->start;
-    }
-    FATHOM_CHECK(rows_left >= 0, "the trunk's rows fit a step");
-    for (const DraftedSequence& sequence : sequences) {
-      const SequenceStep& step = *sequence.step;
-      Slot& slot = slots_[at(sequence.state_slot.value)];
-      const std::int64_t length = sequence.committed_length();
-      Pass pass;
-      pass.sequence = &sequence;
-      pass.num_wanted = num_wanted(sequence);
-      // Steps that draft and steps of prompts keep the rows complete; others leave a hole, behind which the block
-      // starts afresh.
-      if (!is_of_prompt(sequence) && pass.num_wanted == 0) continue;
-      // A sequence rolled back further than its step said has lost its last rows.
-      if (slot.length != step.start) slot.end = std::min(slot.end, step.start);
-      pass.first = slot.end;
-      if (slot.end < std::max<std::int64_t>(step.start, 1))
-        slot.begin = pass.first = std::max<std::int64_t>(step.start, 1);
-      if (pass.first == step.start) {
-        pass.streams_from_slot = slot.saved[at(stream_row_of(pass.first - 1))] == pass.first - 1;
-        if (!pass.streams_from_slot) slot.begin = ++pass.first;
-      }
-      // The row at `length` is one more than the trunk had where the step's first one was not drafted before.
-      if (pass.num_wanted > 0 && pass.first <= step.start && --rows_left < 0) pass.num_wanted = 0;
-      const std::int64_t end = length + (pass.num_wanted > 0 ? 1 : 0);
-      pass.num_rows = static_cast<std::int32_t>(end - pass.first);
-      slot.end = std::max(pass.first, end);
-      slot.length = length;
-      if (pass.num_rows > 0) passes_.push_back(pass);
-    }
+  static std::int32_t trunk_row(const DraftedSequence& sequence, std::int64_t position) {
+    return static_cast<std::int32_t>(sequence.first_row + position - sequence.step->start);
   }
 
   // Places the passes' rows one after another; returns how many there are.
   std::int32_t place_rows() {
     std::int32_t total = 0;
-    for (Pass& pass : passes_) {
+    for (MtpPass& pass : passes_) {
       pass.last_row = total + pass.num_rows - 1;
       total += pass.num_rows;
     }
@@ -209,53 +138,55 @@ class MtpDrafter final : public Drafter {
     if (total == 0) return {};
     pass_streams_ = model_.draft_input_streams(total);
     std::byte* to = pass_streams_.data;
-    for (const Pass& pass : passes_) {
+    for (const MtpPass& pass : passes_) {
       const DraftedSequence& sequence = *pass.sequence;
-      std::int64_t first = pass.first;
-      std::int64_t count = pass.num_rows;
-      if (pass.streams_from_slot) {
+      const std::int64_t num_kept = std::min(pass.num_from_kept, pass.num_rows);
+      for (std::int64_t p = pass.first - 1; p < pass.first - 1 + num_kept; ++p) {
         FATHOM_RETURN_IF_ERROR(
-            model_.backend().copy(to, stream_row(sequence.state_slot, stream_row_of(first - 1)), row_bytes_));
+            model_.backend().copy(to, streams_.row(streams_.row_of(sequence.state_slot, p)), row_bytes_));
         to += row_bytes_;
-        ++first;
-        --count;
       }
+      const std::int64_t count = pass.num_rows - num_kept;
       if (count == 0) continue;
-      const std::int64_t row = sequence.first_row + first - 1 - sequence.step->start;
+      const std::int64_t row = trunk_row(sequence, pass.first - 1 + num_kept);
       FATHOM_RETURN_IF_ERROR(model_.backend().copy(to, final_streams.data + row * row_bytes_, count * row_bytes_));
       to += count * row_bytes_;
     }
     return {};
   }
 
-  // The streams of the last committed position, and of the last one before a block's end: -1 where that is none of the
-  // step's others.
-  static std::array<std::int64_t, 2> kept_positions(const DraftedSequence& sequence) {
-    const std::int64_t last = sequence.committed_length() - 1;
-    const std::int64_t before_end = (last + 1) / kBlockTokens * kBlockTokens - 1;
-    return {last, before_end >= sequence.step->start && before_end != last ? before_end : -1};
+  // Of the positions that the step commits, those that are kept now, and where: the last ones, at most `most`, and the
+  // last one before a block's end.
+  template <typename Keep>
+  void note_kept(const DraftedSequence& sequence, std::int64_t most, Keep keep) {
+    const StateSlot slot = sequence.state_slot;
+    const std::int64_t end = sequence.committed_length(), first = std::max(sequence.step->start, end - most);
+    for (std::int64_t p = first; p < end; ++p) keep(p, streams_.row_of(slot, p));
+    streams_.note(slot, first, sequence.tokens.subspan(at(first - sequence.step->start), at(end - first)));
+    const std::int64_t boundary = MtpPasses::boundary_position(sequence);
+    if (boundary < 0) return;
+    keep(boundary, streams_.boundary_row(slot));
+    streams_.note_boundary(slot, boundary);
   }
-  Status keep_streams(const DraftedSequence& sequence) {
-    for (const std::int64_t position : kept_positions(sequence)) {
-      if (position >= 0) FATHOM_RETURN_IF_ERROR(keep_stream(sequence, position));
-    }
-    return {};
-  }
-  Status keep_stream(const DraftedSequence& sequence, std::int64_t position) {
-    const int row = stream_row_of(position);
-    slots_[at(sequence.state_slot.value)].saved[at(row)] = position;
-    const std::int64_t from = sequence.first_row + position - sequence.step->start;
-    return model_.backend().copy(stream_row(sequence.state_slot, row), model_.final_streams().data + from * row_bytes_,
-                                 row_bytes_);
+  Status keep_streams(const DraftedSequence& sequence, std::int64_t most) {
+    Status status;
+    note_kept(sequence, most, [&](std::int64_t position, std::int64_t to) {
+      if (!status.ok()) return;
+      status = model_.backend().copy(
+          streams_.row(to), model_.final_streams().data + trunk_row(sequence, position) * row_bytes_, row_bytes_);
+    });
+    return status;
   }
 
   // Rows [first, first + num_rows) of the pass's sequence. A draft's id that only the device knows counts as 0.
-  void add_rows(StepInput& input, const Pass& pass, std::int64_t first, std::int32_t num_rows) {
+  void add_rows(StepInput& input, const MtpPass& pass, std::int64_t first, std::int32_t num_rows) {
     const DraftedSequence& sequence = *pass.sequence;
     const std::int64_t length = sequence.committed_length();
     ids_.clear();
     for (std::int64_t p = first; p < first + num_rows; ++p) {
-      if (p < length) {
+      if (p < sequence.step->start) {
+        ids_.push_back(streams_.token_of(sequence.state_slot, p));
+      } else if (p < length) {
         ids_.push_back(sequence.tokens[at(p - sequence.step->start)]);
       } else if (p == length) {
         ids_.push_back(sequence.next_token());
@@ -271,7 +202,7 @@ class MtpDrafter final : public Drafter {
     rows.window_first = sequence.window_first;
     rows.state_slot = sequence.state_slot.value;
     rows.window_only = true;
-    rows.window_floor = slots_[at(sequence.state_slot.value)].begin;
+    rows.window_floor = planned_.floor_of(sequence);
     input.add(rows);
   }
   // Rows of nobody: they see each other in a block of their own.
@@ -297,7 +228,7 @@ class MtpDrafter final : public Drafter {
     StepInput& input = inputs_[0];
     input.clear();
     std::int32_t num_logit_rows = 0;
-    for (const Pass& pass : passes_) {
+    for (const MtpPass& pass : passes_) {
       add_rows(input, pass, pass.first, pass.num_rows);
       if (pass.num_wanted > 0) {
         input.add_logit_row(pass.last_row);
@@ -307,6 +238,7 @@ class MtpDrafter final : public Drafter {
     FATHOM_RETURN_IF_ERROR(input.upload());
     const View device_logits = model_.draft_mtp(context, input, pass_streams_, pools);
     ++num_forwards_;
+    num_rows_ += input.num_tokens();
     if (num_logit_rows == 0) return model_.backend().finish();
     const float* logits = device_logits.as<float>();
     if (!model_.backend().is_host_memory()) {
@@ -317,7 +249,7 @@ class MtpDrafter final : public Drafter {
     }
     FATHOM_RETURN_IF_ERROR(model_.backend().finish());
     const std::size_t vocab = at(model_.config().vocab_size);
-    for (Pass& pass : passes_) {
+    for (MtpPass& pass : passes_) {
       if (pass.num_wanted == 0) continue;
       const TokenId draft = sampler_.draw(*pass.sequence, {logits, vocab});
       logits += vocab;
@@ -333,12 +265,12 @@ class MtpDrafter final : public Drafter {
 
   // The block's own streams of each sequence's last row, with the token just drafted.
   Status plan_next_pass() {
-    std::erase_if(passes_, [](const Pass& pass) { return pass.num_wanted == 0; });
+    std::erase_if(passes_, [](const MtpPass& pass) { return pass.num_wanted == 0; });
     if (passes_.empty()) return {};
     const View streams = model_.draft_streams();
     pass_streams_ = model_.draft_input_streams(static_cast<std::int64_t>(passes_.size()));
     std::int32_t row = 0;
-    for (Pass& pass : passes_) {
+    for (MtpPass& pass : passes_) {
       FATHOM_RETURN_IF_ERROR(model_.backend().copy(pass_streams_.data + row * row_bytes_,
                                                    streams.data + pass.last_row * row_bytes_, row_bytes_));
       pass.first += pass.num_rows;
@@ -368,15 +300,9 @@ class MtpDrafter final : public Drafter {
       lists_[at(keep_to_list() + i++)] = static_cast<std::int32_t>(to);
     };
     for (const DraftedSequence& sequence : sequences) {
-      for (const std::int64_t position : kept_positions(sequence)) {
-        if (position < 0) {
-          list(0, -1);
-          continue;
-        }
-        const int row = stream_row_of(position);
-        slots_[at(sequence.state_slot.value)].saved[at(row)] = position;
-        list(sequence.first_row + position - sequence.step->start, std::int64_t{sequence.state_slot.value} * 2 + row);
-      }
+      const std::int64_t next = i + 2;
+      note_kept(sequence, 1, [&](std::int64_t position, std::int64_t to) { list(trunk_row(sequence, position), to); });
+      if (i < next) list(0, -1);
     }
     for (std::int32_t e = 0; e < 2 * num_empty; ++e) list(0, -1);
     return static_cast<std::int32_t>(i);
@@ -393,18 +319,17 @@ class MtpDrafter final : public Drafter {
   // Before list_kept_streams: the rows of streams_ are those of the step before.
   void list_read_streams(const Shape& shape, std::int32_t num_rows) {
     std::int64_t i = gather_list();
-    for (const Pass& pass : passes_) {
+    for (const MtpPass& pass : passes_) {
       const DraftedSequence& sequence = *pass.sequence;
       for (std::int64_t p = pass.first; p < pass.first + pass.num_rows; ++p) {
-        const bool from_slot = p == pass.first && pass.streams_from_slot;
-        lists_[at(i++)] =
-            static_cast<std::int32_t>(from_slot ? -1 - (sequence.state_slot.value * 2 + stream_row_of(p - 1))
-                                                : sequence.first_row + p - 1 - sequence.step->start);
+        const bool is_kept = p < pass.first + pass.num_from_kept;
+        lists_[at(i++)] = is_kept ? static_cast<std::int32_t>(-1 - streams_.row_of(sequence.state_slot, p - 1))
+                                  : trunk_row(sequence, p - 1);
       }
     }
     std::fill_n(lists_.begin() + i, shape.num_rows(), 0);
     std::int64_t seat = last_row_list();
-    for (const Pass& pass : passes_) {
+    for (const MtpPass& pass : passes_) {
       if (pass.num_wanted > 0) lists_[at(seat++)] = pass.last_row;
     }
     for (std::int32_t e = 0; e < shape.num_empty; ++e) lists_[at(seat++)] = num_rows + e;
@@ -421,12 +346,9 @@ class MtpDrafter final : public Drafter {
   // up. None for other steps.
   std::optional<Shape> captured_shape(const ExecutionContext& context, std::span<const DraftedSequence> sequences) {
     const std::int64_t num_passes = std::ssize(passes_);
-    if (!limits_.capture || context.taps != nullptr || context.trace != nullptr) return std::nullopt;
-    if (num_passes == 0 || num_passes != std::ssize(sequences)) return std::nullopt;
+    if (!is_replayable(limits_, context, sequences) || num_passes == 0 || num_passes != std::ssize(sequences))
+      return std::nullopt;
     if (!seats_.empty() && std::ssize(seats_) != num_passes) return std::nullopt;
-    for (const DraftedSequence& sequence : sequences) {
-      if (sequence.step->step_class != StepClass::kStep) return std::nullopt;
-    }
     const std::int64_t batch = rounded_batch(num_passes), num_rows = place_rows() + batch - num_passes;
     const std::int64_t rounded = round_up(num_rows, std::clamp<std::int64_t>(batch / 4, 1, kBlockTokens - 1));
     if (batch < num_passes || num_rows > batch * (1 + kMaxDraft) || rounded > num_gathered_) return std::nullopt;
@@ -450,18 +372,14 @@ class MtpDrafter final : public Drafter {
       // With and without filling are other shapes.
       const CaptureKey key{limits_.capture_owner + (shape.num_filling > 0 ? 1 : 0), num_rows, num_passes,
                            num_passes * drafts_->num_drafts(), true};
-      context.capture_max_position = model_.config().max_position_embeddings - 1;
-      context.segments = limits_.segments->next(key);
-      const Status status = model_.backend().launch_captured(key, context, launches);
-      context.segments = SegmentTiming::kNone;
-      context.capture_max_position = 0;
-      FATHOM_RETURN_IF_ERROR(status);
+      FATHOM_RETURN_IF_ERROR(launch_draft_pass(model_, limits_, key, context, launches));
     } else {
       launches(context);
     }
     FATHOM_RETURN_IF_ERROR(launched);
     if (num_rows == 0) return {};
     num_forwards_ += std::max(1, drafts_->num_drafts());
+    num_rows_ += num_own_rows + std::ssize(seats_) * std::max(0, drafts_->num_drafts() - 1);
     FATHOM_RETURN_IF_ERROR(seats_.empty() ? model_.backend().finish() : drafts_->take());
     if (captured) limits_.segments->read(model_.backend());
     return {};
@@ -471,7 +389,7 @@ class MtpDrafter final : public Drafter {
   // is filled up.
   Status fill_inputs(const Shape& shape) {
     inputs_[0].clear();
-    for (const Pass& pass : passes_) {
+    for (const MtpPass& pass : passes_) {
       add_rows(inputs_[0], pass, pass.first, pass.num_rows);
       if (pass.num_wanted > 0) inputs_[0].add_logit_row(pass.last_row);
     }
@@ -481,7 +399,7 @@ class MtpDrafter final : public Drafter {
     for (std::int32_t d = 1; d < drafts_->num_drafts(); ++d) {
       StepInput& input = inputs_[at(d)];
       input.clear();
-      for (const Pass& pass : passes_) {
+      for (const MtpPass& pass : passes_) {
         if (pass.num_wanted == 0) continue;
         if (pass.num_wanted > d) {
           add_rows(input, pass, pass.sequence->committed_length() + d, 1);
@@ -506,10 +424,10 @@ class MtpDrafter final : public Drafter {
     if (num_rows > 0) {
       streams = model_.draft_input_streams(num_rows);
       FATHOM_RETURN_IF_ERROR(model_.copy_rows(
-          context, {streams.data, trunk, streams_.data, device_list(gather_list()), nullptr, num_rows, row_bytes_}));
+          context, {streams.data, trunk, streams_.data(), device_list(gather_list()), nullptr, num_rows, row_bytes_}));
     }
     FATHOM_RETURN_IF_ERROR(model_.copy_rows(
-        context, {streams_.data, trunk, nullptr, device_list(0), device_list(keep_to_list()), num_kept, row_bytes_}));
+        context, {streams_.data(), trunk, nullptr, device_list(0), device_list(keep_to_list()), num_kept, row_bytes_}));
     if (num_rows == 0) return {};
     View logits = model_.draft_mtp(context, inputs_[0], streams, pools);
     if (seats_.empty()) return {};
@@ -532,11 +450,10 @@ class MtpDrafter final : public Drafter {
   Model& model_;
   DrafterLimits limits_;
   std::int64_t row_bytes_ = 0;
-  DeviceMemory streams_, resume_streams_;
-  std::vector<Slot> slots_;
-  std::vector<Resume> resumes_;
+  DraftStreams streams_;
+  MtpPasses planned_;
   std::array<StepInput, kMaxDraft> inputs_;  // of the passes; on the host the first alone
-  std::vector<Pass> passes_;
+  std::vector<MtpPass> passes_;
   View pass_streams_;
   std::vector<TokenId> ids_;
   std::vector<float> host_logits_;

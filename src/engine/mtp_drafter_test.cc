@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 
 #include "backend/cpu/cpu_backend.h"
 #include "checkpoint/catalog.h"
+#include "engine/draft_streams.h"
 #include "engine/engine.h"
 #include "engine/load_model.h"
 #include "engine/model_executor.h"
@@ -215,7 +217,10 @@ class StepBench {
     std::int64_t cached = 0;
     std::int64_t num_steps = 0;
     std::int64_t bytes_at_commit = 0;
+    std::vector<std::int64_t> draft_rows;  // that the draft block computed, by step that drew a token
   };
+  // By the tokens drawn before a step: what the drafter is given of it. Drafts are asked for where that is kRows.
+  std::function<DrafterFeed(std::size_t)> feed;
 
   // `depth` proposals are asked for in every step; what of them is verified, `drafts` says. Wrong ones are made of
   // the right tokens, `truth`.
@@ -231,8 +236,10 @@ class StepBench {
     while (std::cmp_less(trail.tokens.size(), num_tokens)) {
       StepPlan& plan = scheduler_.plan();
       SequenceStep& step = plan.sequences.at(0);
+      plan.drafter_feed = feed ? feed(trail.tokens.size()) : DrafterFeed::kRows;
+      const std::int64_t rows_before = executor_.num_draft_rows();
       if (step.num_logits > 0) {
-        step.num_proposals = depth;
+        step.num_proposals = plan.drafter_feed == DrafterFeed::kRows ? depth : 0;
         plan.samples.push_back(spec);
       }
       EXPECT_TRUE(executor_.launch(plan).ok());
@@ -245,6 +252,7 @@ class StepBench {
         const SequenceResult& got = result->sequences.at(0);
         for (std::int32_t i = 0; i <= got.accepted; ++i) ids.push_back(got.tokens[static_cast<std::size_t>(i)].token);
         trail.proposals.push_back(got.proposals);
+        trail.draft_rows.push_back(executor_.num_draft_rows() - rows_before);
       }
       executor_.commit(step.id, scheduler_.commit(step, ids));
       trail.bytes_at_commit += backend_.moved_bytes - moved;
@@ -328,6 +336,40 @@ TEST_F(MtpDrafting, AHitOnAnotherContinuationProposesAsACold) {
   EXPECT_EQ(found.cached, 128);
   EXPECT_EQ(found.tokens, expected.tokens);
   EXPECT_EQ(found.proposals, expected.proposals);
+}
+
+// What adaptive depth costs where it does not draft: no row of the block. What it has kept meanwhile makes the drafts
+// behind the pause those of a block that never paused.
+TEST_F(MtpDrafting, APauseComputesNothingAndIsCaughtUpOn) {
+  const auto prompt = golden_prompt("chat_story");
+  constexpr std::size_t kTokens = 40;
+  constexpr std::int32_t kDepth = 3;
+  const auto executor = make_executor(4);
+  StepBench bench(*executor, *backend_, {});
+  const auto current = bench.run(prompt, kTokens, kDepth, StepBench::Drafts::kNone);
+  // The step behind the prompt drafts; the pause begins with the next one.
+  for (const std::size_t length : {1, 7, 15}) {
+    bench.feed = [&](std::size_t n) { return n >= 1 && n < 1 + length ? DrafterFeed::kStreams : DrafterFeed::kRows; };
+    const auto paused = bench.run(prompt, kTokens, kDepth, StepBench::Drafts::kNone);
+    EXPECT_EQ(paused.tokens, current.tokens);
+    for (std::size_t n = 0; n < kTokens; ++n) {
+      const bool pauses = n >= 1 && n < 1 + length;
+      EXPECT_EQ(paused.draft_rows[n] == 0, pauses) << "token " << n << " with a pause of " << length;
+      if (pauses) continue;
+      EXPECT_EQ(paused.proposals[n], current.proposals[n]) << "token " << n << " with a pause of " << length;
+    }
+    // Two steps' rows were missing where the step before drafts on what will come, and the drafts behind the first.
+    EXPECT_EQ(paused.draft_rows[1 + length], static_cast<std::int64_t>(length) + 1 + kDepth - 1) << length;
+  }
+  // A long pause is left as a hole; of what is kept towards its end the last rows are made.
+  bench.feed = [](std::size_t n) {
+    return n >= 25 ? DrafterFeed::kRows : n >= 5 ? DrafterFeed::kStreams : DrafterFeed::kNothing;
+  };
+  const auto rested = bench.run(prompt, kTokens, kDepth, StepBench::Drafts::kNone);
+  EXPECT_EQ(rested.tokens, current.tokens);
+  for (std::size_t n = 0; n < 25; ++n) EXPECT_EQ(rested.draft_rows[n], 0) << "neither the prompt's: token " << n;
+  EXPECT_EQ(rested.draft_rows[25], DraftStreams::kKept + 1 + kDepth - 1);
+  EXPECT_EQ(rested.draft_rows[26], 1 + kDepth - 1);
 }
 
 }  // namespace

@@ -92,6 +92,7 @@ void Session::keep_common_prefix(std::span<const TokenId> prompt) {
 
 std::int32_t Session::next_depth() {
   if (!adaptive_ || num_drafts_ == 0) return num_drafts_;
+  if (depth_policy_.is_known(1, id_.value)) return depth_policy_.choose_known(num_drafts_);
   const Acceptance* own = &acceptance_;
   return depth_policy_.choose({&own, 1}, num_drafts_);
 }
@@ -128,6 +129,7 @@ Status Session::run_rows(std::span<const TokenId> tokens, std::int32_t num_logit
   step.num_logits = num_logits;
   step.num_drafts = num_drafts;
   step.num_proposals = num_logits == 1 + num_drafts ? next_depth() : 0;
+  plan_.drafter_feed = adaptive_ ? depth_policy_.feed() : DrafterFeed::kRows;
   step.step_class = count == 1 + num_drafts ? StepClass::kStep : StepClass::kChunk;
   plan_.tokens.clear();
   for (const TokenId token : tokens) plan_.tokens.push_back(TokenRef::of_id(token));

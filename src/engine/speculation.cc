@@ -27,6 +27,9 @@ constexpr double kUndraftedTrial = 0.5;  // of its time: a step without drafts m
 constexpr double kMostSteps = 10;        // that may be saved up for trying out, in their time
 constexpr double kGainedSteps = 40;      // of what drafting gained, that may be lost again before it counts as a loss
 
+constexpr std::int32_t kMostKnown = 4;      // steps until acceptances have faded enough to look at them again
+constexpr std::int32_t kCatchUpSteps = 16;  // before a decision, from which on the drafter keeps what it needs
+
 constexpr double kPriorTrials = 2, kRequestPriorTrials = 8;
 constexpr double kFade = 1.0 - 1.0 / 1024;
 
@@ -243,7 +246,11 @@ DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const Expec
     if (depth == best.depth || !step) continue;
     const double loss_us = step->us - tokens.mean[static_cast<std::size_t>(depth)] / best_speed;
     const double speed = tokens.hoped[static_cast<std::size_t>(depth)] / step->least_us;
-    best.may_draft = best.may_draft || speed > best_speed;
+    if (depth > 0 && speed > best_speed) {
+      best.may_draft = true;
+      if (best.depth == 0 && (best.wanted_us == 0 || loss_us < best.wanted_us))
+        best.wanted_us = std::max(loss_us, 1e-9);
+    }
     const double most_us = depth == 0 ? std::max(budget_us, kUndraftedTrial * step->us) : budget_us;
     if (speed <= tried_speed || loss_us > most_us) continue;
     tried.depth = depth;
@@ -251,16 +258,34 @@ DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const Expec
     tried_speed = speed;
   }
   tried.may_draft = best.may_draft;
+  tried.wanted_us = best.wanted_us;
   return tried;
 }
 
+bool DepthPolicy::is_known(std::int32_t batch, std::int64_t newest) {
+  if (newest == newest_ && batch == known_batch_ && num_known_ > 0) {
+    --num_known_;
+    return true;
+  }
+  newest_ = newest;
+  known_batch_ = batch;
+  num_known_ = 0;
+  return false;
+}
+
 std::int32_t DepthPolicy::choose(std::span<const Acceptance* const> requests, std::int32_t max_depth) {
-  ExpectedTokens tokens;
+  tokens_ = {};
   const Acceptance::Rates of_all = all_.rates();
-  for (const Acceptance* request : requests) tokens.add(request->rates(of_all, max_depth), max_depth);
+  for (const Acceptance* request : requests) tokens_.add(request->rates(of_all, max_depth), max_depth);
+  known_batch_ = static_cast<std::int32_t>(requests.size());
+  num_known_ = kMostKnown;
+  return choose_known(max_depth);
+}
+
+std::int32_t DepthPolicy::choose_known(std::int32_t max_depth) {
   // Drafting that has lost as much as it may goes on where it wins clearly, by times measured; nothing is tried out.
   const bool has_lost = loss_us_ > 0;
-  now_ = choose_depth(times_, static_cast<std::int32_t>(requests.size()), tokens, max_depth,
+  now_ = choose_depth(times_, known_batch_, tokens_, max_depth,
                       has_lost ? -std::numeric_limits<double>::infinity() : trial_budget_us_,
                       has_lost ? kClearlyWins : kDraftingWins);
   // Twice as much: whatever the rates promise.
@@ -269,24 +294,46 @@ std::int32_t DepthPolicy::choose(std::span<const Acceptance* const> requests, st
   return now_.depth;
 }
 
+DrafterFeed DepthPolicy::feed() const {
+  if (now_.depth > 0) return DrafterFeed::kRows;
+  if (!now_.may_draft) return DrafterFeed::kNothing;
+  if (now_.off_us <= 0) return DrafterFeed::kStreams;
+  const double soon_us = kCatchUpSteps * now_.off_us;
+  const bool soon = std::max(loss_us_, now_.wanted_us - trial_budget_us_) <= kTrialShare * soon_us;
+  return soon ? DrafterFeed::kStreams : DrafterFeed::kNothing;
+}
+
 // What drafting lost in this step, by what it took and brought.
 void DepthPolicy::account_loss(const DraftedStep& step) {
   if (step.num_proposals > 0) loss_us_ += step.propose_us;
-  if (step.num_drafts == 0 || now_.off_us <= 0) return;
-  const auto depth = static_cast<std::int32_t>(std::lround(static_cast<double>(step.num_drafts) / step.batch));
-  double verify_us = step.us - step.propose_us;
-  // Single times are noisy.
-  const auto usual = times_.verify.estimate(step.batch, depth);
-  if (usual && !usual->guessed) verify_us = std::min(verify_us, usual->us);
-  loss_us_ += verify_us - now_.off_us * step.num_tokens / step.batch;
+  if (step.num_drafts == 0) return;
+  const auto depth_of = [&](std::int32_t batch) {
+    return static_cast<std::int32_t>(std::lround(static_cast<double>(step.num_drafts) / batch));
+  };
+  if (step.decodes_only) {
+    if (now_.off_us <= 0) return;
+    double verify_us = step.us - step.propose_us;
+    // Single times are noisy.
+    const auto usual = times_.verify.estimate(step.batch, depth_of(step.batch));
+    if (usual && !usual->guessed) verify_us = std::min(verify_us, usual->us);
+    loss_us_ += verify_us - now_.off_us * step.num_tokens / step.batch;
+    return;
+  }
+  // Among rows of prompts: what verifying takes longer in steps of those sequences alone.
+  const auto off = times_.verify.estimate(step.num_verified, 0);
+  const auto usual = times_.verify.estimate(step.num_verified, depth_of(step.num_verified));
+  if (!off || !usual || usual->guessed) return;
+  const double gained_us = off->us * (step.num_verified_tokens - step.num_verified) / step.num_verified;
+  loss_us_ += std::max(0.0, usual->us - off->us) - gained_us;
 }
 
 void DepthPolicy::add_step(const DraftedStep& step) {
   if (step.decodes_only && !step.is_first_use) {
     times_.add(step.batch, step.num_drafts, step.num_proposals, step.us - step.propose_us, step.propose_us);
   }
-  // A shape's first uses cost what they cost, twice a shape; and what rows of prompts take is not drafting's.
-  if (step.decodes_only && !step.is_first_use) account_loss(step);
+  // A shape's first uses cost what they cost, twice a shape.
+  if (!step.is_first_use) account_loss(step);
+  if (step.num_drafts > 0) num_known_ = 0;
   all_.fade();
   // To begin with nothing is known: a few steps' time.
   if (!started_ && step.decodes_only && !step.is_first_use) {

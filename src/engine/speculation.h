@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/step.h"
 #include "ops/cache_view.h"
 
 namespace fathom {
@@ -125,6 +126,7 @@ struct DepthChoice {
   double off_us = 0;          // of a step without drafts, at least where it was not measured; 0: not known
   bool off_measured = false;  // with this batch
   bool may_draft = true;      // false: even by the least times and hoped rates no drafts are faster than none
+  double wanted_us = 0;       // what the cheapest try of drafts that could be faster is expected to lose; 0: none could
 };
 
 inline constexpr double kDraftingWins = 1.01;
@@ -137,14 +139,16 @@ DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const Expec
 
 // A step as the policy sees it.
 struct DraftedStep {
-  std::int32_t batch = 0;          // sequences
-  std::int32_t num_drafts = 0;     // verified, of all together
-  std::int32_t num_proposals = 0;  // asked for, of each
-  std::int32_t num_tokens = 0;     // that answers grew by; what is drafted past an answer's end is none
-  double us = 0;                   // from its plan to the next one's: the host's part too
-  double propose_us = 0;           // of that, drafting
-  bool decodes_only = true;        // else rows of prompts stand in it, and its time tells nothing
-  bool is_first_use = false;       // StepResult::is_first_use: its time is not that of later ones
+  std::int32_t batch = 0;                // sequences
+  std::int32_t num_drafts = 0;           // verified, of all together
+  std::int32_t num_proposals = 0;        // asked for, of each
+  std::int32_t num_tokens = 0;           // that answers grew by; what is drafted past an answer's end is none
+  std::int32_t num_verified = 0;         // sequences that had drafts
+  std::int32_t num_verified_tokens = 0;  // that those's answers grew by
+  double us = 0;                         // from its plan to the next one's: the host's part too
+  double propose_us = 0;                 // of that, drafting
+  bool decodes_only = true;              // else rows of prompts stand in it, and its time tells nothing
+  bool is_first_use = false;             // StepResult::is_first_use: its time is not that of later ones
 };
 
 // What a decision needs to know, kept up step by step. What it may cost is bounded twice:
@@ -159,10 +163,14 @@ class DepthPolicy {
   static constexpr double kStartTrialSteps = 3, kStartLossSteps = 6;
   static constexpr double kRequestTrials = 48;  // an Acceptance of one request
 
+  // Once a step: true where choose() was told lately of these `batch` requests, the newest of which is this one, and
+  // choose_known() will do.
+  bool is_known(std::int32_t batch, std::int64_t newest);
+  std::int32_t choose_known(std::int32_t max_depth);
   // Of the requests that this step draws a token for.
   std::int32_t choose(std::span<const Acceptance* const> requests, std::int32_t max_depth);
-  // Whether drafts may be asked for soon; as choose() saw it.
-  bool may_draft() const { return now_.may_draft; }
+  // What the drafter needs of the step decided on.
+  DrafterFeed feed() const;
   // After each step that verified drafts of a request: of those accepted, what its answer grew by.
   void add_drafts(std::int32_t num_drafts, std::int32_t num_accepted) { all_.add(num_drafts, num_accepted); }
   // After each step, behind its choose().
@@ -176,7 +184,10 @@ class DepthPolicy {
   DepthChoice now_, before_;  // of this step's proposals, of those that it verifies
   double before_propose_us_ = 0;
   double trial_budget_us_ = 0;
-  double loss_us_ = 0;  // by drafting against none, less what it may be
+  double loss_us_ = 0;                            // by drafting against none, less what it may be
+  ExpectedTokens tokens_;                         // of the step decided on last
+  std::int32_t known_batch_ = 0, num_known_ = 0;  // steps to come that may go by them
+  std::int64_t newest_ = -1;
   bool started_ = false;
 };
 

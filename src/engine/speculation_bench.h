@@ -138,7 +138,9 @@ inline DraftTime simulate_drafts(const DraftWorld& world, const DraftProfile& pr
         fresh.left = 100 + static_cast<std::int64_t>(300 * draft_share(static_cast<std::uint64_t>(fresh.id * 77 + 5)));
       }
       std::int32_t asked = depth;
-      if (depth < 0) {
+      if (depth < 0 && policy.is_known(phase.batch, next_id)) {
+        asked = policy.choose_known(5);
+      } else if (depth < 0) {
         acceptances.clear();
         for (const Running& request : running) acceptances.push_back(&request.acceptance);
         asked = policy.choose(acceptances, 5);
@@ -151,7 +153,10 @@ inline DraftTime simulate_drafts(const DraftWorld& world, const DraftProfile& pr
       const double verify_us = world.verify_us(phase.batch, phase.batch + num_drafts) * disturbance();
       const double propose_us = world.propose_us(phase.batch, asked) * disturbance();
       phase_us += verify_us + propose_us;
-      DraftedStep step{phase.batch, num_drafts, asked, 0, verify_us + propose_us, propose_us};
+      DraftedStep step;
+      step.batch = phase.batch;
+      step.num_drafts = num_drafts, step.num_proposals = asked;
+      step.us = verify_us + propose_us, step.propose_us = propose_us;
       for (Running& request : running) {
         std::int32_t accepted = 0;
         while (accepted < request.num_drafts) {

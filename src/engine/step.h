@@ -59,6 +59,13 @@ struct ResumeCopy {
   std::int64_t boundary_tokens = 0;
 };
 
+// What draft layers are given of a step's positions for which no drafts are asked.
+enum class DrafterFeed : std::uint8_t {
+  kNothing,  // nothing is drafted soon: there is a hole in their caches
+  kStreams,  // may be drafted soon: what they need to catch up on the last positions
+  kRows,     // prompts' rows, as drafting wants them
+};
+
 // Applied in this order: resume_saves, deltas (releases stand first), resume_restores, then the rows. A plan
 // may hold no rows at all; it is launched, waited for and answered like any other.
 struct StepPlan {
@@ -69,8 +76,7 @@ struct StepPlan {
   std::vector<BlockTableDelta> deltas;
   std::vector<ResumeCopy> resume_saves;     // state slot -> resume slot
   std::vector<ResumeCopy> resume_restores;  // resume slot -> state slot
-  // False: nothing is drafted in this step nor likely soon, so draft layers' caches need not be kept complete.
-  bool feeds_drafter = true;
+  DrafterFeed drafter_feed = DrafterFeed::kRows;
 };
 
 // Per sequence with num_logits > 0, in plan order.
