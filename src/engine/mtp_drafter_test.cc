@@ -1,6 +1,7 @@
 // Drafting with the MTP block through the engine: the same tokens as without, fewer steps, nothing moved at rollback.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <functional>
 
@@ -370,6 +371,32 @@ TEST_F(MtpDrafting, APauseComputesNothingAndIsCaughtUpOn) {
   for (std::size_t n = 0; n < 25; ++n) EXPECT_EQ(rested.draft_rows[n], 0) << "neither the prompt's: token " << n;
   EXPECT_EQ(rested.draft_rows[25], DraftStreams::kKept + 1 + kDepth - 1);
   EXPECT_EQ(rested.draft_rows[26], 1 + kDepth - 1);
+}
+
+// Behind a pause of which nothing is kept the block sees none of the positions before.
+TEST_F(MtpDrafting, WhatIsKeptMakesTheFirstDraftsBehindAPauseGood) {
+  constexpr std::size_t kPause = 20, kLooked = 4;
+  std::array<int, 2> hits{};
+  int num_drafts = 0;
+  for (const char* name : {"chat_story", "chat_memory", "chat_mul_think"}) {
+    for (const bool keeps : {false, true}) {
+      const auto executor = make_executor(4);
+      StepBench bench(*executor, *backend_, {});
+      bench.feed = [keeps](std::size_t n) {
+        return n >= kPause ? DrafterFeed::kRows : keeps ? DrafterFeed::kStreams : DrafterFeed::kNothing;
+      };
+      const auto trail = bench.run(golden_prompt(name), kPause + kLooked + 1, 1, StepBench::Drafts::kNone);
+      for (std::size_t n = kPause; n < kPause + kLooked; ++n) {
+        ASSERT_EQ(trail.proposals[n].size(), 1u);
+        hits[keeps ? 1 : 0] += trail.proposals[n][0] == trail.tokens[n + 1] ? 1 : 0;
+        num_drafts += keeps ? 1 : 0;
+      }
+    }
+  }
+  std::printf("the first %d drafts behind pauses of %d tokens: %d right without, %d with what was kept\n", num_drafts,
+              static_cast<int>(kPause), hits[0], hits[1]);
+  EXPECT_GE(hits[1], hits[0]);
+  EXPECT_GE(4 * hits[1], 3 * num_drafts);
 }
 
 }  // namespace
