@@ -34,6 +34,8 @@ constexpr double kOffBar = 0.996;  // of the speed without drafts: what is left 
 // A fixed depth whose speed stays under this share of the best one's runs no more once it has run so often.
 constexpr double kBeatenBar = 0.9;
 constexpr int kBeatenRuns = 3;
+constexpr std::int64_t kLearningSteps =
+    300;  // of adaptive depth before it is measured: what starting may cost is spent
 
 constexpr const char* kTasks[] = {
     "Tell me a story about a cat.",
@@ -183,7 +185,8 @@ Status warm_up(const BenchDraftOptions& options, const Prompts& prompts, const D
     std::vector<DraftRacer*> cold;
     for (const auto& racer : racers) {
       const bool learns = racer == racers.back();
-      if (time == 0 || !racer->is_steady() || (learns && time < 2)) cold.push_back(racer.get());
+      if (time == 0 || !racer->is_steady() || (learns && racer->num_steps() < kLearningSteps))
+        cold.push_back(racer.get());
     }
     if (cold.empty()) break;
     FATHOM_RETURN_IF_ERROR(race(cold, 0, prompts, work, false));

@@ -155,7 +155,7 @@ struct BenchDraftOptions {
   std::vector<std::int32_t> batches = {1, 4, 16, 64};
   std::int32_t most = 5;  // depths 0 to this, and adaptive with at most this
   int repeats = 9;
-  int warm_ups = 4;      // runs of each depth before those, at most: until its steps have no new shapes
+  int warm_ups = 8;      // runs of each depth before those, at most: until its steps have no new shapes
   double seconds = 0.3;  // of one run, about
   bool parts = false;    // also print what the steps' parts took
   bool graphs = true;    // false: launch every step, as the fall-back does

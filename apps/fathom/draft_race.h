@@ -100,6 +100,7 @@ class DraftRacer {
   const StepGate& gate() const { return *gate_; }
   double middle(double DraftRunFigures::* field) const;
   double run_seconds() const { return gate_->run_seconds(); }
+  std::int64_t num_steps() const { return engine_->stats().num_steps; }  // of all runs
   // Few of the last run's steps had a shape that was new.
   bool is_steady() const;
   void clear_parts() { gate_->clear_parts(); }
