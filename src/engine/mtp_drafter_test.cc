@@ -373,6 +373,21 @@ TEST_F(MtpDrafting, APauseComputesNothingAndIsCaughtUpOn) {
   EXPECT_EQ(rested.draft_rows[26], 1 + kDepth - 1);
 }
 
+// The first rows caught up on stand before the step's own, and the block that their windows begin in may be given back.
+TEST_F(MtpDrafting, CatchesUpWhereAWindowBlockIsGone) {
+  constexpr std::size_t kPause = 20;
+  for (const std::int64_t first : {255, 256, 262, 270, 383}) {
+    const auto prompt = scripted_prompt(static_cast<std::uint64_t>(first), first + 1 - std::int64_t{kPause}, 0, 4000);
+    const auto executor = make_executor(4);
+    StepBench bench(*executor, *backend_, {});
+    const auto plain = bench.run(prompt, kPause + 6, 0, StepBench::Drafts::kNone);
+    bench.feed = [](std::size_t n) { return n >= kPause ? DrafterFeed::kRows : DrafterFeed::kStreams; };
+    const auto trail = bench.run(prompt, kPause + 6, 4, StepBench::Drafts::kNone);
+    EXPECT_EQ(trail.tokens, plain.tokens) << "rows from position " << first;
+    EXPECT_EQ(trail.proposals[kPause].size(), 4u) << "rows from position " << first;
+  }
+}
+
 // Behind a pause of which nothing is kept the block sees none of the positions before.
 TEST_F(MtpDrafting, WhatIsKeptMakesTheFirstDraftsBehindAPauseGood) {
   constexpr std::size_t kPause = 20, kLooked = 4;

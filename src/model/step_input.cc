@@ -53,9 +53,10 @@ void StepInput::add(const SequenceRows& sequence) {
   FATHOM_CHECK(count > 0 && (sequence.window_only || num_context * kBlockTokens >= end / 4 * 4),
                "context blocks cover the rows");
   FATHOM_CHECK((sequence.window_first + num_window) * kBlockTokens >= end, "window blocks cover the rows");
+  const std::int64_t window_begin = sequence.start + (sequence.block_visible ? 0 : 1) - kBlockTokens;
   FATHOM_CHECK(std::int64_t{sequence.window_first} * kBlockTokens <=
-                   std::max<std::int64_t>(0, sequence.start + (sequence.block_visible ? 0 : 1) - kBlockTokens),
-               "window blocks cover the first row's window");
+                   std::max<std::int64_t>({0, sequence.window_floor, window_begin}),
+               "window blocks cover what the first row sees of its window");
 
   host<std::int32_t>(kSequenceBegin)[num_sequences_] = num_tokens_;
   for (std::int32_t i = 0; i < count; ++i) {
