@@ -102,7 +102,7 @@ main() {
         ;;
       draft)
         if [ -x "$folder/fathom" ] && [ -n "${FATHOM_MINI_MODEL:-}" ]; then
-          run draft 150 "$folder/fathom" bench draft --device cuda --model "$FATHOM_MINI_MODEL"
+          run draft 150 "$folder/fathom" bench draft --device cuda --model "$FATHOM_MINI_MODEL" --repeats 7 --seconds 0.2
         else
           leave_out draft "needs fathom and mini-v4 beside the checks"
         fi

@@ -95,6 +95,7 @@ Status bench_step(Model& model, std::unique_ptr<FilledStep> step, const std::str
   std::printf("\n");
   FATHOM_ASSIGN_OR_RETURN(const std::vector<double> times, call_times_us(*step, context, model.backend()));
   print_operations(*step->captured(), times);
+  std::fflush(stdout);  // of a run that is cut short, what was measured stays
   model.backend().drop_captured();
   return {};
 }

@@ -76,6 +76,10 @@ Result<ModelExecutorOptions> plan_pools(const ServeOptions& options, const Model
   const std::int64_t sequences = options.max_running;
   pools.max_length_tokens =
       options.model.max_context > 0 ? std::min(options.model.max_context, longest_tokens) : longest_tokens;
+  if (pools.max_length_tokens < 2) {
+    return invalid_argument("--max-context: found " + std::to_string(pools.max_length_tokens) +
+                            ", expected at least 2: a token of a prompt and one of its answer");
+  }
   pools.max_sequences = static_cast<std::int32_t>(sequences);
   pools.num_state_slots = static_cast<std::int32_t>(sequences);
   pools.num_resume_slots = static_cast<std::int32_t>(4 * sequences);
