@@ -6,8 +6,8 @@
 namespace fathom {
 namespace {
 
-constexpr int kFill = 0x38;             // a small finite number in every format of the caches
-constexpr std::int32_t kShortRows = 9;  // StepRows::short_sequences
+constexpr int kFill = 0x38;                         // a small finite number in every format of the caches
+constexpr std::int32_t kShortRows = kMaxDraft + 1;  // StepRows::short_sequences
 
 Result<DeviceMemory> filled_memory(Backend& backend, std::int64_t num_bytes, const char* purpose) {
   FATHOM_ASSIGN_OR_RETURN(DeviceMemory memory, backend.allocate(std::max<std::int64_t>(num_bytes, 256), purpose));

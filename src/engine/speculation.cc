@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "engine/draft_streams.h"
+
 namespace fathom {
 namespace {
 
@@ -27,8 +29,9 @@ constexpr double kUndraftedTrial = 0.5;  // of its time: a step without drafts m
 constexpr double kMostSteps = 10;        // that may be saved up for trying out, in their time
 constexpr double kGainedSteps = 40;      // of what drafting gained, that may be lost again before it counts as a loss
 
-constexpr std::int32_t kMostKnown = 4;      // steps until acceptances have faded enough to look at them again
-constexpr std::int32_t kCatchUpSteps = 16;  // before a decision, from which on the drafter keeps what it needs
+constexpr std::int32_t kMostKnown = 4;  // steps until acceptances have faded enough to look at them again
+// Before a decision: from then on the drafter keeps what it needs, as much as it can keep.
+constexpr auto kCatchUpSteps = static_cast<std::int32_t>(DraftStreams::kKept);
 
 constexpr double kPriorTrials = 2, kRequestPriorTrials = 8;
 constexpr double kFade = 1.0 - 1.0 / 1024;

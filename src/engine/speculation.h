@@ -182,7 +182,6 @@ class DepthPolicy {
   StepTimes times_;
   Acceptance all_{512};
   DepthChoice now_, before_;  // of this step's proposals, of those that it verifies
-  double before_propose_us_ = 0;
   double trial_budget_us_ = 0;
   double loss_us_ = 0;                            // by drafting against none, less what it may be
   ExpectedTokens tokens_;                         // of the step decided on last

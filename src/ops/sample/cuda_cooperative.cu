@@ -2,6 +2,7 @@
 // of them at work at once; teams take rows in turn.
 #include <algorithm>
 
+#include "ops/cuda/card_limits.cuh"
 #include "ops/sample/team_draw.cuh"
 
 namespace fathom::cuda {
@@ -15,10 +16,10 @@ void sample_rows_cooperative(ExecutionContext& context, const SampleRowsPlan& pl
   static thread_local int num_blocks = 0, num_multiprocessors = 0;
   if (asked_vocab != plan.vocab) {
     const std::size_t most_bytes = static_cast<std::size_t>(team_share(plan.vocab, kTeamBlocks)) * 4;
-    int device = 0, each = 0;
+    int each = 0;
+    num_multiprocessors = card_limits().num_multiprocessors;
     const bool fits =
-        plan.vocab <= kMaxTeamVocab && cudaGetDevice(&device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
+        plan.vocab <= kMaxTeamVocab &&
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most_bytes)) ==
             cudaSuccess &&
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kTeamThreads, most_bytes) == cudaSuccess;
