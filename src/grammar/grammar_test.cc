@@ -94,6 +94,26 @@ TEST(Grammar, ControlTokensAreNeverPartOfAString) {
   }
 }
 
+// What a mask holds is taken, and what it leaves out is not: also where a token runs over the end of a group into a
+// class with code points whose last 8 bits are ASCII ("(" is 28, a separator of lines 2028).
+TEST(Grammar, MasksAndAcceptanceAgreeBehindAGroup) {
+  for (const auto& [expression, is_taken] : std::initializer_list<std::pair<const char*, bool>>{
+           {"a( |xB)\\s[^a]", false}, {"a( |xB)[^\\s]", true}, {"a( |xB)\\S+", true}}) {
+    const auto grammar = compiler().compile({GrammarKind::kRegex, expression}, kPatience).value();
+    const auto matcher = compiler().make_matcher(grammar);
+    ASSERT_TRUE(matcher->accept(*mini_tokenizer().find_token("a")).ok());
+    std::vector<std::uint32_t> mask(4096 / 32, ~0u);
+    ASSERT_TRUE(matcher->next_mask(mask));
+    EXPECT_EQ(allowed(mask, *mini_tokenizer().find_token(" (")), is_taken) << expression;
+    for (TokenId id = 0; id < mini_tokenizer().vocab_size(); ++id) {
+      if (mini_tokenizer().is_added(id)) continue;
+      const bool taken = matcher->accept(id).ok();
+      if (taken) matcher->rollback(1);
+      EXPECT_EQ(allowed(mask, id), taken) << expression << ": \"" << mini_tokenizer().token_bytes(id) << "\"";
+    }
+  }
+}
+
 TEST(Grammar, Regex) {
   const GrammarSpec spec{GrammarKind::kRegex, "(yes|no)[.!]?"};
   EXPECT_TRUE(accepts(spec, "yes"));
@@ -479,10 +499,17 @@ TEST(Grammar, ATimeOutIsAnErrorAndTheWorkIsKept) {
   std::string choices;
   for (int i = 0; i < 400; ++i) choices += (i == 0 ? "" : "|") + std::string("word") + std::to_string(i * 7919);
   const GrammarSpec spec{GrammarKind::kRegex, "(" + choices + ")+"};
-  const auto hurried = compiler().compile(spec, milliseconds(0));
-  ASSERT_FALSE(hurried.ok());
-  EXPECT_EQ(hurried.status().code(), StatusCode::kResourceExhausted);
-  EXPECT_TRUE(compiler().compile(spec, kPatience).ok());
+  // One that has compiled nothing yet. Where this thread is held up, it may be done all the same: again, then.
+  bool was_hurried = false;
+  for (int attempt = 0; attempt < 20 && !was_hurried; ++attempt) {
+    const auto fresh = make_grammar_compiler(vocabulary_of(mini_tokenizer(), 4096)).value();
+    const auto hurried = fresh->compile(spec, milliseconds(0));
+    was_hurried = !hurried.ok();
+    EXPECT_TRUE(hurried.ok() || hurried.status().code() == StatusCode::kResourceExhausted)
+        << hurried.status().message();
+    EXPECT_TRUE(fresh->compile(spec, kPatience).ok());
+  }
+  EXPECT_TRUE(was_hurried);
 }
 
 // The whole real vocabulary, no model: a mask takes at most 1 ms at the 99th percentile.

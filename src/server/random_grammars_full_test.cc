@@ -235,12 +235,25 @@ class RandomGrammars : public testing::Test {
       if (allowed.empty()) return matcher->may_end() ? std::optional(text) : std::nullopt;
       // What closes things is drawn more often than its share, so that answers end.
       const TokenId token = dice.of(!brief.empty() && dice.one_in(2) ? brief : allowed);
-      // The library's masks let a token through, once in ten thousand answers, that it does not take: the answer ends
-      // with an error, as in the engine.
-      if (!matcher->accept(token).ok()) return std::nullopt;
+      if (dice.one_in(32)) check_mask(*matcher, mask, text);
+      if (const Status status = matcher->accept(token); !status.ok()) {
+        ADD_FAILURE() << "after \"" << text << "\": " << status.message();
+        return std::nullopt;
+      }
       text += vocabulary_.token_bytes[static_cast<std::size_t>(token)];
     }
     return std::nullopt;
+  }
+
+  // A mask holds what is taken, all of it and nothing else.
+  void check_mask(GrammarMatcher& matcher, const std::vector<std::uint32_t>& mask, const std::string& text) const {
+    for (std::size_t id = 0; id < vocabulary_.token_bytes.size(); ++id) {
+      if (vocabulary_.token_bytes[id].empty()) continue;
+      const bool is_taken = matcher.accept(static_cast<TokenId>(id)).ok();
+      if (is_taken) matcher.rollback(1);
+      ASSERT_EQ((mask[id / 32] >> (id % 32) & 1u) != 0, is_taken)
+          << "\"" << vocabulary_.token_bytes[id] << "\" after \"" << text << "\"";
+    }
   }
 
   std::shared_ptr<const Tokenizer> tokenizer_;
