@@ -256,6 +256,45 @@ TEST(Grammar, ArgumentsHoldToLengthAndPatternUpToTheirClosingTag) {
   EXPECT_FALSE(accepts(call_spec(R"({"type": "string", "format": "rhyme"})"), call_text(tags + tags, true)));
 }
 
+// Counted, not written into the grammar: what a bound costs does not grow with it.
+TEST(Grammar, LongBoundsOfArgumentsAreCounted) {
+  for (const char* schema : {R"({"type": "string", "minLength": 99999, "maxLength": 100000})",
+                             R"({"$ref": "#/$defs/s"})", R"({"anyOf": [{"$ref": "#/$defs/s"}, {"type": "null"}]})"}) {
+    const GrammarSpec spec =
+        call_spec(schema, R"({"s": {"type": ["string", "integer"], "minLength": 99999, "maxLength": 100000}})");
+    const auto grammar = compiler().compile(spec, kPatience);
+    ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+    const auto matcher = compiler().make_matcher(*grammar);
+    const std::string text = call_text("", true).substr(0, call_text("", true).find("</"));
+    for (TokenId id : mini_tokenizer().encode(text, SpecialTokens::kRecognise)) ASSERT_TRUE(matcher->accept(id).ok());
+    const TokenId letter = *mini_tokenizer().find_token("x"), close = *mini_tokenizer().find_token("</");
+    const TokenId bar = *mini_tokenizer().find_added_token("｜DSML｜");
+    const auto is_allowed = [&](TokenId id) {
+      std::vector<std::uint32_t> mask(4096 / 32, ~0u);
+      return !matcher->next_mask(mask) || allowed(mask, id);
+    };
+    for (int i = 0; i < 99'998; ++i) ASSERT_TRUE(matcher->accept(letter).ok()) << i;
+    for (int length = 99'998; length <= 100'000; ++length) {
+      EXPECT_EQ(is_allowed(letter), length < 100'000);
+      ASSERT_TRUE(matcher->accept(close).ok());
+      EXPECT_EQ(is_allowed(bar), length >= 99'999) << length;
+      EXPECT_EQ(matcher->accept(bar).ok(), length >= 99'999) << length;
+      matcher->rollback(length >= 99'999 ? 2 : 1);
+      EXPECT_EQ(matcher->accept(letter).ok(), length < 100'000);
+    }
+  }
+  // Not where the name of a parameter does not say which bounds hold.
+  for (const char* schema :
+       {R"({"anyOf": [{"type": "string", "maxLength": 300}, {"type": "string", "pattern": "^a+$"}]})",
+        R"({"anyOf": [{"type": "string", "maxLength": 300}, {"enum": ["b"]}]})"}) {
+    const std::vector<CallableTool> tools = {
+        {"f", R"({"type": "object", "properties": {"a": )" + std::string(schema) + "}}"}};
+    const auto source = make_tool_calls_source(tools, ToolCallRule::kRequired, true);
+    ASSERT_FALSE(source.ok()) << schema;
+    EXPECT_NE(source.status().message().find("expected at most 128"), std::string::npos) << source.status().message();
+  }
+}
+
 TEST(Grammar, StringsWithinArgumentsAreJson) {
   const std::string defs =
       R"({"s": {"type": "string", "maxLength": 3}, "t": {"type": "array", "items": {"$ref": "#/$defs/s"}}})";

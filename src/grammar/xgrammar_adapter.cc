@@ -8,6 +8,7 @@
 #include <list>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -18,8 +19,10 @@
 #include "grammar/json_in_calls.h"
 #include "grammar/regex_check.h"
 #include "grammar/schema_enforcement.h"
+#include "grammar/schema_lengths.h"
 #include "grammar/schema_recursion.h"
 #include "grammar/schema_strings.h"
+#include "grammar/text_lengths.h"
 
 namespace fathom {
 namespace {
@@ -75,16 +78,27 @@ struct Vocabulary {
                         [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r'; });
   }
 
+  // Made where a length has to be counted: megabytes at the real size.
+  const TextTokens& text_tokens() const {
+    std::call_once(text_tokens_made_, [this] { text_tokens_ = std::make_unique<TextTokens>(token_bytes); });
+    return *text_tokens_;
+  }
+
   std::vector<std::string> token_bytes;
   Mask without_controls, without_controls_and_bars;
+
+ private:
+  mutable std::once_flag text_tokens_made_;
+  mutable std::unique_ptr<TextTokens> text_tokens_;
 };
 
 struct Compiled final : CompiledGrammar {
-  Compiled(xgrammar::CompiledGrammar g, GrammarKind k, std::shared_ptr<const Vocabulary> v)
-      : grammar(std::move(g)), kind(k), vocabulary(std::move(v)) {}
+  Compiled(xgrammar::CompiledGrammar g, GrammarKind k, std::shared_ptr<const Vocabulary> v, TextBounds b)
+      : grammar(std::move(g)), kind(k), vocabulary(std::move(v)), bounds(std::move(b)) {}
   xgrammar::CompiledGrammar grammar;
   GrammarKind kind;
   std::shared_ptr<const Vocabulary> vocabulary;
+  TextBounds bounds;  // of tool calls
 };
 
 class Matcher final : public GrammarMatcher {
@@ -92,7 +106,9 @@ class Matcher final : public GrammarMatcher {
   Matcher(std::shared_ptr<const CompiledGrammar> grammar, std::int64_t vocab_size)
       : grammar_(std::move(grammar)),
         matcher_(compiled().grammar),
-        mask_words_(xgrammar::GetBitmaskSize(static_cast<int>(vocab_size))) {}
+        mask_words_(xgrammar::GetBitmaskSize(static_cast<int>(vocab_size))) {
+    if (!compiled().bounds.empty()) lengths_.emplace(compiled().bounds, compiled().vocabulary->text_tokens());
+  }
 
   bool next_mask(std::span<std::uint32_t> mask) override {
     FATHOM_CHECK(static_cast<std::int64_t>(mask.size()) == mask_words_, "one mask bit per id");
@@ -108,7 +124,8 @@ class Matcher final : public GrammarMatcher {
     tensor.shape = &mask_words_;
     const bool is_bound = matcher_.FillNextTokenBitmask(&tensor);
     const Mask* also = mask_beside();
-    if (also == nullptr) return is_bound;
+    if (lengths_) lengths_->restrict(mask, compiled().vocabulary->token_bytes);
+    if (also == nullptr) return is_bound || lengths_;
     for (std::size_t i = 0; i < mask.size(); ++i) mask[i] &= (*also)[i];
     return true;
   }
@@ -117,17 +134,21 @@ class Matcher final : public GrammarMatcher {
     if (matcher_.IsTerminated()) return failed_precondition("a token came after the constrained answer had ended");
     const Mask* also = mask_beside();
     const auto id = static_cast<std::size_t>(token);
-    const bool is_barred = also != nullptr && id / 32 < also->size() && ((*also)[id / 32] >> (id % 32) & 1u) == 0;
+    const std::vector<std::string>& bytes = compiled().vocabulary->token_bytes;
+    const bool is_barred = (also != nullptr && id / 32 < also->size() && ((*also)[id / 32] >> (id % 32) & 1u) == 0) ||
+                           (lengths_ && id < bytes.size() && !lengths_->fits(bytes[id]));
     if (is_barred || !matcher_.AcceptToken(token)) {
       return failed_precondition("token " + std::to_string(token) + " does not fit the answer's grammar");
     }
-    if (compiled().kind == GrammarKind::kToolCalls) calls_.push(compiled().vocabulary->token_bytes[id]);
+    if (compiled().kind == GrammarKind::kToolCalls) calls_.push(bytes[id]);
+    if (lengths_) lengths_->push(bytes[id]);
     return {};
   }
 
   void rollback(std::int32_t num_tokens) override {
     matcher_.Rollback(num_tokens);
     if (compiled().kind == GrammarKind::kToolCalls) calls_.pop(num_tokens);
+    if (lengths_) lengths_->pop(num_tokens);
   }
   bool may_end() const override { return matcher_.IsCompleted(); }
 
@@ -151,7 +172,29 @@ class Matcher final : public GrammarMatcher {
   xgrammar::GrammarMatcher matcher_;
   std::int64_t mask_words_;
   JsonInCalls calls_;
+  std::optional<TextLengths> lengths_;
 };
+
+// In the source of tool calls, beside the library's own members.
+constexpr const char* kTextBounds = "text_bounds";
+
+Json to_json(const TextBounds& bounds) {
+  Json out = Json::array();
+  for (const BoundedTool& tool : bounds) {
+    for (const auto& [name, one] : tool.texts) out.push_back({tool.name, name, one.least, one.most});
+  }
+  return out;
+}
+
+TextBounds text_bounds_of(const Json& source) {
+  TextBounds out;
+  for (const Json& one : source.value(kTextBounds, Json::array())) {
+    const std::string tool = one.at(0);
+    if (out.empty() || out.back().name != tool) out.push_back({tool, {}});
+    out.back().texts[one.at(1)] = {one.at(2), one.at(3)};
+  }
+  return out;
+}
 
 // Depth by counting brackets outside strings: safe on any input, before a recursive parser sees it.
 std::int32_t bracket_depth(std::string_view text) {
@@ -293,7 +336,7 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
   }
 
   // Converted here rather than within the library's cache, which would hide what it warned of the first time.
-  static xgrammar::Grammar convert(const GrammarSpec& spec) {
+  static xgrammar::Grammar convert(const GrammarSpec& spec, TextBounds& bounds) {
     switch (spec.kind) {
       case GrammarKind::kJsonObject:
         return xgrammar::Grammar::FromJSONSchema(R"({"type": "object"})", true, std::nullopt, std::nullopt, false);
@@ -301,7 +344,10 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
       case GrammarKind::kRegex: return xgrammar::Grammar::FromRegex(spec.source);
       case GrammarKind::kToolCalls: break;
     }
-    auto made = xgrammar::Grammar::FromStructuralTag(spec.source);
+    Json source = Json::parse(spec.source);
+    bounds = text_bounds_of(source);
+    source.erase(kTextBounds);
+    auto made = xgrammar::Grammar::FromStructuralTag(source.dump());
     if (auto* grammar = std::get_if<xgrammar::Grammar>(&made)) return std::move(*grammar);
     std::visit([](const auto& error) { throw std::runtime_error(error.what()); },
                std::get<xgrammar::StructuralTagError>(made));
@@ -311,12 +357,15 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
   Product compile_now(const GrammarSpec& spec) {
     try {
       const HeardWarnings warnings;
-      const xgrammar::Grammar grammar = convert(spec);
+      TextBounds bounds;
+      const xgrammar::Grammar grammar = convert(spec, bounds);
       if (!warnings.first().empty()) {
         return invalid_argument("the grammar would leave out a condition (the answer could break it unseen): " +
                                 warnings.first());
       }
-      auto compiled = std::make_shared<Compiled>(compiler_.CompileGrammar(grammar), spec.kind, vocabulary_);
+      auto compiled =
+          std::make_shared<Compiled>(compiler_.CompileGrammar(grammar), spec.kind, vocabulary_, std::move(bounds));
+      if (!compiled->bounds.empty()) vocabulary_->text_tokens();  // here rather than on the engine's thread
       if (spec.kind == GrammarKind::kJsonSchema && xgrammar::GrammarMatcher(compiled->grammar).IsCompleted()) {
         return invalid_argument("the grammar is not valid: no value fits the schema");
       }
@@ -394,6 +443,7 @@ class Compiler final : public GrammarCompiler {
 Result<std::string> make_tool_calls_source(std::span<const CallableTool> tools, ToolCallRule rule, bool parallel) {
   if (tools.empty()) return invalid_argument("tool calls need at least one tool");
   Json tags = Json::array();
+  TextBounds bounds;
   for (const CallableTool& tool : tools) {
     if (tool.name.empty() || tool.name.find_first_of("\"\n<>") != std::string::npos) {
       return invalid_argument("tool name \"" + tool.name + "\": expected a name without quotes, brackets or newlines");
@@ -413,6 +463,12 @@ Result<std::string> make_tool_calls_source(std::span<const CallableTool> tools, 
       return status.with_context("the parameters of tool " + tool.name);
     }
     if (const Status status = check_objects_only(schema); !status.ok()) {
+      return status.with_context("the parameters of tool " + tool.name);
+    }
+    if (BoundedTool bounded = take_text_bounds(schema, tool.name); !bounded.texts.empty()) {
+      bounds.push_back(std::move(bounded));
+    }
+    if (const Status status = check_unrolled(schema); !status.ok()) {
       return status.with_context("the parameters of tool " + tool.name);
     }
     if (const Status status = check_quotable(spell_out_strings(schema, StringPlaces::kArguments)); !status.ok()) {
@@ -448,7 +504,7 @@ Result<std::string> make_tool_calls_source(std::span<const CallableTool> tools, 
                  {"end", "</｜DSML｜tool_calls>"}}}},
               {"stop_after_first", true}};
   }
-  return Json{{"type", "structural_tag"}, {"format", format}}.dump();
+  return Json{{"type", "structural_tag"}, {"format", format}, {kTextBounds, to_json(bounds)}}.dump();
 }
 
 Result<std::unique_ptr<GrammarCompiler>> make_grammar_compiler(GrammarVocabulary vocabulary,
