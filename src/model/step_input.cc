@@ -122,7 +122,10 @@ Status StepInput::upload() {
   FATHOM_RETURN_IF_ERROR(place(kWindowOffset, num_sequences_, rows_.window_offset));
   FATHOM_RETURN_IF_ERROR(place(kWindowFirst, num_sequences_, rows_.window_first));
   FATHOM_RETURN_IF_ERROR(place(kStateSlot, num_sequences_, rows_.state_slot));
-  return place(kLogitRows, num_logit_rows_, logit_rows_);
+  FATHOM_RETURN_IF_ERROR(place(kLogitRows, num_logit_rows_, logit_rows_));
+  // A captured step is replayed with longer tables.
+  rows_.context_table.shape = {arrays_[kContextTable].capacity};
+  return Status();
 }
 
 }  // namespace fathom

@@ -71,6 +71,17 @@ TEST_F(StepInputWindows, WindowOnlyRowsNeedNoContextTable) {
   EXPECT_EQ(windows(rows), (Windows{{173, 301}}));
 }
 
+TEST_F(StepInputWindows, TheContextTableCanBeReadToItsCapacity) {
+  StepInput input = std::move(StepInput::make(backend_, {16, 1, 1, 8, 16})).value();
+  for (const std::int64_t start : {0, 300}) {
+    input.clear();
+    input.add(rows_at(start, 2));
+    ASSERT_TRUE(input.upload().ok());
+    EXPECT_EQ(input.rows().context_table.shape, Shape({8})) << "at " << start;
+    EXPECT_EQ(input.rows().context_table.as<std::int32_t>()[2], 2);
+  }
+}
+
 TEST_F(StepInputWindows, SequencesAreShortOnlyWhereTheCallerSaysSo) {
   StepInput input = std::move(StepInput::make(backend_, {16, 1, 1, 16, 16})).value();
   input.clear();

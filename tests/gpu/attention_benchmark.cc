@@ -44,7 +44,8 @@ TEST(Bench, hyper_connection) {
   }
 }
 
-// Tables and pools for `batch` sequences of `length` tokens, `copies` times in different blocks.
+// Tables and pools for `batch` sequences of `length` tokens, `copies` times in different blocks. `chunk`: the rows are
+// the last `batch` tokens of one sequence.
 struct SyntheticCache {
   LayerCache layer;
   CachePools pools;
@@ -52,7 +53,8 @@ struct SyntheticCache {
   std::vector<View> selected;
 };
 
-SyntheticCache make_cache(Arena& arena, int ratio, int batch, std::int64_t length, int topk, int copies) {
+SyntheticCache make_cache(Arena& arena, int ratio, int batch, std::int64_t length, int topk, int copies,
+                          bool chunk = false) {
   SyntheticCache c;
   c.layer.ratio = ratio;
   c.layer.window_offset_bytes = 0;
@@ -67,9 +69,10 @@ SyntheticCache make_cache(Arena& arena, int ratio, int batch, std::int64_t lengt
     context_bytes += c.layer.index_key.page_bytes(32);
   }
   c.pools.context_block_bytes = round_up(context_bytes, 16);
-  const std::int64_t context_blocks = (length + 127) / 128, window_blocks = 2;
-  const std::int64_t num_context = std::max<std::int64_t>(1, context_blocks * batch * copies),
-                     num_window = window_blocks * batch * copies;
+  const int sequences = chunk ? 1 : batch;
+  const std::int64_t context_blocks = (length + 127) / 128, window_blocks = chunk ? batch / 128 + 3 : 2;
+  const std::int64_t num_context = std::max<std::int64_t>(1, context_blocks * sequences * copies),
+                     num_window = window_blocks * sequences * copies;
   c.pools.context =
       random_codes(arena, DType::kU8, {std::max<std::int64_t>(num_context * c.pools.context_block_bytes, 256)},
                    0x0606060606060606ull)
@@ -81,19 +84,23 @@ SyntheticCache make_cache(Arena& arena, int ratio, int batch, std::int64_t lengt
     std::vector<std::int32_t> token_ids(batch, 1), positions, sequence_of, begin, wb, we, context_table, window_table,
         window_first, slot(batch, 0), selected;
     std::vector<std::int64_t> context_offset, window_offset;
-    for (int s = 0; s < batch; ++s) {
-      const auto p = static_cast<std::int32_t>(length - 1);
-      positions.push_back(p), sequence_of.push_back(s), begin.push_back(s), wb.push_back(std::max(0, p - 127)),
-          we.push_back(p + 1);
+    for (int s = 0; s < sequences; ++s) {
+      const auto p = static_cast<std::int32_t>(chunk ? length - batch : length - 1);  // its first row
+      begin.push_back(s);
       context_offset.push_back(static_cast<std::int64_t>(context_table.size()));
       window_offset.push_back(static_cast<std::int64_t>(window_table.size()));
       window_first.push_back(std::max(0, p - 127) / 128);
       for (std::int64_t b = 0; b < context_blocks; ++b)
-        context_table.push_back(static_cast<std::int32_t>((copy * batch + s) * context_blocks + b));
+        context_table.push_back(static_cast<std::int32_t>((copy * sequences + s) * context_blocks + b));
       for (std::int64_t b = 0; b < window_blocks; ++b)
-        window_table.push_back(static_cast<std::int32_t>((copy * batch + s) * window_blocks + b));
+        window_table.push_back(static_cast<std::int32_t>((copy * sequences + s) * window_blocks + b));
+    }
+    for (int row = 0; row < batch; ++row) {
+      const auto p = static_cast<std::int32_t>(chunk ? length - batch + row : length - 1);
+      positions.push_back(p), sequence_of.push_back(chunk ? 0 : row), wb.push_back(std::max(0, p - 127)),
+          we.push_back(p + 1);
       if (ratio == 4) {
-        const std::int64_t visible = length / 4;
+        const std::int64_t visible = (p + 1) / 4;
         // Evenly spread with jitter: ascending and distinct.
         const std::int64_t n = std::min<std::int64_t>(visible, topk);
         for (std::int64_t i = 0; i < topk; ++i) {
@@ -109,7 +116,7 @@ SyntheticCache make_cache(Arena& arena, int ratio, int batch, std::int64_t lengt
     }
     begin.push_back(batch);
     StepRows rows;
-    rows.num_tokens = rows.num_sequences = batch;
+    rows.num_tokens = batch, rows.num_sequences = sequences;
     const auto ints = [&](std::vector<std::int32_t>& v) {
       return arena.copy(make_view(v.data(), {static_cast<std::int64_t>(v.size())}));
     };
@@ -208,15 +215,16 @@ TEST(Bench, sparse_attention) {
   FATHOM_NEEDS_GPU();
   for (const auto& [ratio, length, topk] : {std::array<std::int64_t, 3>{4, 8192, 512}, {128, 8192, 0}}) {
     if (!asked_for("FATHOM_GPU_RATIO", ratio)) continue;
-    // Rows past half of the card's multiprocessors are where by_rows changes kernels.
-    for (const int batch : {1, 8, 32, 64, 69, 96, 100, 128}) {
+    // Rows past half of the card's multiprocessors are where by_rows changes kernels; 512 and 2,048 are a prompt's.
+    for (const int batch : {1, 8, 32, 64, 69, 96, 100, 128, 512, 2048}) {
       if (!asked_for("FATHOM_GPU_BATCH", batch)) continue;
       Arena arena;
+      const bool chunk = batch > 128;
       const double keys = 128.0 + (ratio == 4 ? 512.0 : static_cast<double>(length) / 128.0);
       const double bytes = batch * (keys * 584 + 2.0 * 64 * 512 * 2);
       const int copies = std::clamp(static_cast<int>(1.5e8 / bytes), 2, 128);
       const SyntheticCache cache =
-          make_cache(arena, static_cast<int>(ratio), batch, length, static_cast<int>(topk), copies);
+          make_cache(arena, static_cast<int>(ratio), batch, length, static_cast<int>(topk), copies, chunk);
       std::vector<View> q;
       for (int i = 0; i < copies; ++i) q.push_back(random_bf16(arena, {batch, 64, 512}));
       const View sink = constant_bytes(arena, DType::kF32, {64}, 0),
@@ -226,6 +234,7 @@ TEST(Bench, sparse_attention) {
           plan_sparse_attention({cache.layer, batch, 64, static_cast<std::int32_t>(topk), kServe}, device_info());
       for (const char* variant :
            {"simt", "mma", "mma_splitk", "mma_splitk_arrival", "wgmma", "wgmma_whole", "by_rows"}) {
+        if (chunk && variant != std::string("by_rows")) continue;
         const double us = time_cuda(
             OpKind::kSparseAttention, variant, plan.workspace_bytes, copies, copies,
             [&](ExecutionContext& c, int copy) {

@@ -3,8 +3,9 @@
 // sum over heads happen on the accumulators. Two warpgroups a block and two blocks a multiprocessor, so that one's
 // widening and summing run beside another's products; the next tile's keys are on their way meanwhile.
 //
-// The first loads of a block (position, sequence, query) do not wait for one another: at few keys the chain
-// sequence -> table offset -> block -> key is all the time there is.
+// At few keys the chain position -> sequence -> table -> block -> key and the query are all the time there is: what a
+// block reads first is asked for at once, guesses included, and the query is made ready while the keys are on their
+// way.
 #include "ops/cuda/kernel_image.cuh"
 #include "ops/cuda/ptx/wgmma.cuh"
 #include "ops/cuda/weight_fragments.cuh"
@@ -17,6 +18,7 @@ void index_scores_paged(ExecutionContext& context, const IndexScoresPlan& plan, 
 namespace {
 
 constexpr int kThreads = kIndexGroups * 128;
+constexpr int kRatio = 4;  // what has index keys
 
 #if FATHOM_HAS_WGMMA
 struct KeyRow {
@@ -61,6 +63,57 @@ __device__ __forceinline__ void widen(const KeyRow& low, const KeyRow& high, std
     a[2 * w + 1][0] = p[2], a[2 * w + 1][1] = r[2], a[2 * w + 1][2] = p[3], a[2 * w + 1][3] = r[3];
   }
 }
+
+// Piece `i` of the query: columns 8 w to 8 w + 7 of each 32, w = i % 4, of head i / 4; four lanes read 64 bytes of a
+// row. As the products' other operand it lies per tile of 64 heads and K step as two planes of 64 rows of 16 bytes;
+// those of a w are 32 bytes further on than those before, so that the lanes of a store meet different banks. Heads past
+// the last repeat it; their weight is 0.
+constexpr int kPlanesBytes = 4096 + 32;  // of a w
+
+struct QueryPiece {
+  uint4 v[4];
+
+  __device__ __forceinline__ void load(const IndexCall& call, int token, int i) {
+    const int head = min(i / 4, call.num_heads - 1);
+    const Bf16Bits* from = call.q + (static_cast<std::int64_t>(token) * call.num_heads + head) * kIndexDim + i % 4 * 8;
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(v[part].x), "=r"(v[part].y), "=r"(v[part].z), "=r"(v[part].w)
+                   : "l"(from + 32 * part));
+    }
+  }
+  __device__ __forceinline__ void store(unsigned char* q, int i) const {
+    unsigned char* to = q + i / 256 * kIndexTileBytes + i % 4 * kPlanesBytes + i / 4 % 64 * 16;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const std::uint32_t pick = c % 2 == 0 ? 0x5410u : 0x7632u;
+      std::uint32_t pairs[4];
+#pragma unroll
+      for (int part = 0; part < 4; ++part)
+        pairs[part] = c < 2 ? __byte_perm(v[part].x, v[part].z, pick) : __byte_perm(v[part].y, v[part].w, pick);
+      *reinterpret_cast<uint4*>(to + 1024 * c) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+  }
+};
+
+// Reads whose place in the code is where they are asked for: the compiler puts plain ones behind the branch before
+// their first use.
+__device__ __forceinline__ std::int32_t read_now(const std::int32_t* p) {
+  std::int32_t v;
+  asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ std::int64_t read_now(const std::int64_t* p) {
+  std::int64_t v;
+  asm volatile("ld.global.nc.s64 %0, [%1];" : "=l"(v) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ Bf16Bits read_now(const Bf16Bits* p) {
+  Bf16Bits v;
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));
+  return v;
+}
 #endif
 
 __global__ void __launch_bounds__(kThreads, 2) score_groups(const __grid_constant__ IndexCall call) {
@@ -69,48 +122,35 @@ __global__ void __launch_bounds__(kThreads, 2) score_groups(const __grid_constan
   const int row = static_cast<int>(blockIdx.y), token = call.first_row + row;
   const int tid = static_cast<int>(threadIdx.x), group = tid >> 7, warp = tid >> 5, lane = tid & 31, g = lane >> 2,
             t = lane & 3;
-  const int position = __ldg(call.rows.positions + token);
-  const int sequence = __ldg(call.rows.sequence_of + token);
   const int tiles = (call.num_heads + 63) / 64;
-  // Queries as the other operand: per tile of 64 heads and K step two planes of 64 rows of 16 bytes.
-  auto* q = reinterpret_cast<uint4*>(memory);
+  unsigned char* q = memory;
   auto* weights = reinterpret_cast<float*>(memory + static_cast<std::size_t>(tiles) * kIndexTileBytes);
-  for (int i = tid; i < tiles * 256; i += kThreads) {
-    const int tile = i / 256, head = 64 * tile + i % 64, w = i % 256 / 64;
-    uint4 v[4] = {};
-    if (head < call.num_heads) {
-      const Bf16Bits* from = call.q + (static_cast<std::int64_t>(token) * call.num_heads + head) * kIndexDim + 8 * w;
-#pragma unroll
-      for (int part = 0; part < 4; ++part) v[part] = __ldg(reinterpret_cast<const uint4*>(from + 32 * part));
-    }
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const std::uint32_t pick = c % 2 == 0 ? 0x5410u : 0x7632u;
-      std::uint32_t pairs[4];
-#pragma unroll
-      for (int part = 0; part < 4; ++part)
-        pairs[part] = c < 2 ? __byte_perm(v[part].x, v[part].z, pick) : __byte_perm(v[part].y, v[part].w, pick);
-      q[tile * (kIndexTileBytes / 16) + (2 * w + c / 2) * 128 + (c % 2) * 64 + i % 64] =
-          make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-    }
-  }
-  for (int h = tid; h < 64 * tiles; h += kThreads) {
-    weights[h] = h < call.num_heads ? bf16_to_f32(call.weights[static_cast<std::int64_t>(token) * call.num_heads + h]) *
-                                          call.weight_scale
-                                    : 0.0f;
-  }
-  const int visible = (position + 1) / call.cache.ratio;
-  if (visible <= call.topk || static_cast<int>(blockIdx.x) * kIndexGroupKeys * kIndexGroups >= visible) return;
-  const KeyTable table{call.rows.context_table + __ldg(call.rows.context_offset + sequence),
-                       reinterpret_cast<const std::uint8_t*>(call.pools.context) + call.cache.index_key_offset_bytes,
-                       call.pools.context_block_bytes};
   const int step = static_cast<int>(gridDim.x) * kIndexGroupKeys * kIndexGroups;
   int first = (static_cast<int>(blockIdx.x) * kIndexGroups + group) * kIndexGroupKeys;
-  const int in_tile = 16 * (warp & 3) + g;  // this lane's rows: in_tile and in_tile + 8
+  const int warp_keys = 16 * (warp & 3);  // of a tile
+  const int in_tile = warp_keys + g;      // this lane's rows: in_tile and in_tile + 8
+  QueryPiece piece;
+  piece.load(call, token, tid);
+  const Bf16Bits weight =
+      read_now(call.weights + static_cast<std::int64_t>(token) * call.num_heads + min(tid, call.num_heads - 1));
+  // What tells where the first keys lie is guessed and read at once: a step of decoding has a row of each sequence, and
+  // a lone sequence's table begins at 0. What was guessed wrong is read again.
+  const int position = read_now(call.rows.positions + token);
+  const int sequence = read_now(call.rows.sequence_of + token);
+  const int likely = min(token, call.rows.num_sequences - 1);
+  std::int64_t offset = read_now(call.rows.context_offset + likely);
+  const int likely_entry = (first + warp_keys) / KeyTable::kPerBlock;
+  const bool looked_up = call.rows.num_sequences == 1 && likely_entry < call.num_table_entries;
+  std::int32_t block = looked_up ? read_now(call.rows.context_table + likely_entry) : 0;
+  // No sequence is negative; asked here, it is read before the branch.
+  const int compressed = (position + 1) / kRatio, visible = sequence < 0 || compressed <= call.topk ? 0 : compressed;
+  KeyTable table{call.rows.context_table + offset,
+                 reinterpret_cast<const std::uint8_t*>(call.pools.context) + call.cache.index_key_offset_bytes,
+                 call.pools.context_block_bytes};
   KeyRow low{}, high{};
   // A tile of 64 keys lies in two blocks; they are looked up a tile before its keys are read, so that no load of a
   // key waits for one of the table.
-  const auto find = [&](int at) { return table.block_of(min(at + 16 * (warp & 3), visible - 1)); };
+  const auto find = [&](int at) { return table.block_of(min(at + warp_keys, visible - 1)); };
   const auto load = [&](int at, std::int32_t block) {
     // A warp's 16 keys lie in one block; those past the row's end repeat its last key.
     const int last = visible - 1;
@@ -118,8 +158,21 @@ __global__ void __launch_bounds__(kThreads, 2) score_groups(const __grid_constan
     low = table.load(block, a, t);
     high = table.load(block, b, t);
   };
-  if (first < visible) load(first, find(first));
-  std::int32_t block = first + step < visible ? find(first + step) : 0;
+  if (first < visible) {
+    if (sequence != likely) {
+      offset = read_now(call.rows.context_offset + sequence);
+      table.blocks = call.rows.context_table + offset;
+    }
+    if (!looked_up || offset != 0 || first + warp_keys >= visible) block = find(first);
+    load(first, block);
+  }
+  if (first + step < visible) block = find(first + step);
+  piece.store(q, tid);
+  if (tid < 64 * tiles) weights[tid] = tid < call.num_heads ? bf16_to_f32(weight) * call.weight_scale : 0.0f;
+  for (int i = tid + kThreads; i < tiles * 256; i += kThreads) {
+    piece.load(call, token, i);
+    piece.store(q, i);
+  }
   fence_shared_stores();
   __syncthreads();
   float* out = call.scores + row * call.stride;
@@ -138,7 +191,9 @@ __global__ void __launch_bounds__(kThreads, 2) score_groups(const __grid_constan
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         wgmma_m64n64k16_registers(
-            s, a[k], advance(operand, static_cast<std::uint32_t>(tile * kIndexTileBytes + 2048 * k)), k > 0);
+            s, a[k],
+            advance(operand, static_cast<std::uint32_t>(tile * kIndexTileBytes + k / 2 * kPlanesBytes + k % 2 * 2048)),
+            k > 0);
       }
       wgmma_commit();
       wgmma_wait<0>();

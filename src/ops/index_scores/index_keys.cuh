@@ -16,21 +16,24 @@ struct IndexCall {
   float* scores;            // [rows here, stride]
   std::int64_t stride;
   std::int32_t first_row, num_heads, topk;
+  std::int32_t num_table_entries;  // of all context tables, used or not: as many can be read
   float weight_scale;
 };
 
 inline IndexCall index_call(const IndexScoresPlan& plan, const IndexScoresArgs& args) {
-  return {device_rows(*args.rows),
-          args.pools,
-          plan.desc.cache,
-          args.q.as<Bf16Bits>(),
-          args.weights_raw.as<Bf16Bits>(),
-          args.scores.as<float>(),
-          args.scores.shape[1],
-          args.first_row,
-          plan.desc.num_heads,
-          plan.desc.topk,
-          plan.desc.weight_scale};
+  return {
+      device_rows(*args.rows),
+      args.pools,
+      plan.desc.cache,
+      args.q.as<Bf16Bits>(),
+      args.weights_raw.as<Bf16Bits>(),
+      args.scores.as<float>(),
+      args.scores.shape[1],
+      args.first_row,
+      plan.desc.num_heads,
+      plan.desc.topk,
+      args.rows->context_table.empty() ? 0 : static_cast<std::int32_t>(args.rows->context_table.shape.num_elements()),
+      plan.desc.weight_scale};
 }
 
 struct IndexKey {

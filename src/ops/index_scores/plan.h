@@ -25,7 +25,7 @@ constexpr std::int64_t index_shared_bytes(std::int32_t num_heads) {
 // wgmma: a block is two warpgroups of 64 keys each.
 inline constexpr int kIndexGroups = 2;
 inline constexpr int kIndexGroupKeys = 64;
-inline constexpr int kIndexTileBytes = 64 * 128 * 2;  // 64 heads of a query in bf16
+inline constexpr int kIndexTileBytes = 64 * 128 * 2 + 128;  // 64 heads of a query in bf16, spread over the banks
 
 // Blocks that run at once, two a multiprocessor, dealt to the rows; never more than the longest row can use.
 constexpr int index_groups_per_row(std::int64_t num_rows, std::int64_t max_keys, std::int32_t num_multiprocessors) {

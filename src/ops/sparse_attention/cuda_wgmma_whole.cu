@@ -140,6 +140,7 @@ __device__ __forceinline__ void multiply_keys(float (&s)[32], const unsigned cha
   std::uint64_t a = wgmma_operand(q, 16, 1024, WgmmaLayout::kSwizzle128),
                 b = wgmma_operand(tile, 16, 1024, WgmmaLayout::kSwizzle128);
   asm volatile("" : "+l"(a), "+l"(b));  // operands are made here: kept ready they would spill
+  wgmma_fence();
 #pragma unroll
   for (int k = 8 * step; k < 8 * step + 8; ++k) {
     const auto at = static_cast<std::uint32_t>(k / 4 * kBlockBytes + k % 4 * 32);
@@ -171,35 +172,29 @@ struct RowState {
   float m[2] = {-INFINITY, -INFINITY}, l[2] = {};
 };
 
-// One group whose keys are there or on their way.
+// One group whose keys are there or on their way: one tile or two.
+template <bool kTwo>
 __device__ __forceinline__ void attend_group(float (&total)[128], RowState& state, const Shared& shared, int size,
                                              int parity) {
   const int tid = static_cast<int>(threadIdx.x), group = __shfl_sync(0xffffffffu, tid >> 7, 0), lane = tid & 31,
             head = 16 * (tid >> 5 & 3) + (lane >> 2);
-  const bool two = size > kTileKeys;
   float s[32];
-  if (group == 0 || two) {
-    wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kGatherSteps; ++step) {
-      mbarrier_wait(shared.full + step, parity);
-      multiply_keys(s, shared.q, shared.keys + group * kTileBytes, step);
-    }
-    wgmma_wait<0>();
-    pin_registers(s);
-    find_peaks(s, shared.peaks + 64 * group, size - kTileKeys * group);
-  } else {
-#pragma unroll
-    for (int step = 0; step < kGatherSteps; ++step) mbarrier_wait(shared.full + step, parity);
+  for (int step = 0; step < kGatherSteps; ++step) {
+    mbarrier_wait(shared.full + step, parity);
+    multiply_keys(s, shared.q, shared.keys + group * kTileBytes, step);
   }
+  wgmma_wait<0>();
+  pin_registers(s);
+  if (group == 0 || kTwo) find_peaks(s, shared.peaks + 64 * group, size - kTileKeys * group);
   sync_multipliers();
   float m0[2], m[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     m0[r] = m[r] = shared.peaks[head + 8 * r] * kLogitScale;
-    if (two) m[r] = fmaxf(m0[r], shared.peaks[64 + head + 8 * r] * kLogitScale);
+    if (kTwo) m[r] = fmaxf(m0[r], shared.peaks[64 + head + 8 * r] * kLogitScale);
   }
-  if (group == 0 || two) {
+  if (group == 0 || kTwo) {
     const float own_m[2] = {group == 0 ? m0[0] : m[0], group == 0 ? m0[1] : m[1]};
     soften(s, own_m, shared.probs + group * 2 * kBlockBytes, shared.sums + 64 * group);
   }
@@ -211,7 +206,7 @@ __device__ __forceinline__ void attend_group(float (&total)[128], RowState& stat
   for (int r = 0; r < 2; ++r) {
     float l = shared.sums[head + 8 * r];
     shrink[r] = exp2_fast(m0[r] - m[r]);
-    if (two) l = add_tile_sum(l, shrink[r], shared.sums[64 + head + 8 * r]);
+    if (kTwo) l = add_tile_sum(l, shrink[r], shared.sums[64 + head + 8 * r]);
     factors[r] = fold_maximum(state.m[r], m[r]);
     state.l[r] = fold_value(state.l[r], l, factors[r]);
   }
@@ -220,7 +215,7 @@ __device__ __forceinline__ void attend_group(float (&total)[128], RowState& stat
     const unsigned char* values = shared.keys + (2 * step + group) * kBlockBytes;
     float o[32];
     multiply_values(o, shared.probs, values, false);
-    if (two) {
+    if (kTwo) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) o[i] *= shrink[i / 2 % 2];
       multiply_values(o, shared.probs + 2 * kBlockBytes, values + kTileBytes, true);
@@ -257,8 +252,14 @@ __device__ __forceinline__ void attend(const WholeCall& whole_call, const Shared
     float total[128];
 #pragma unroll
     for (float& value : total) value = 0.0f;
-    for (int index = 0; index < num_groups; ++index, parity ^= 1)
-      attend_group(total, state, shared, keys.group_size(index), parity);
+    for (int index = 0; index < num_groups; ++index, parity ^= 1) {
+      const int size = keys.group_size(index);
+      if (size > kTileKeys) {
+        attend_group<true>(total, state, shared, size, parity);
+      } else {
+        attend_group<false>(total, state, shared, size, parity);
+      }
+    }
     // The finished heads pass through the queries' place.
     float inverse[2];
 #pragma unroll
