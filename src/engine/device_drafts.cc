@@ -15,11 +15,6 @@ Result<DeviceDrafts> DeviceDrafts::make(Backend& backend, std::int64_t vocab, st
 }
 
 Result<bool> DeviceDrafts::begin(std::span<const Seat> seats, std::int32_t num_empty) {
-  static const SampleSpec nobody = [] {
-    SampleSpec greedy;
-    greedy.temperature = 0.0f;
-    return greedy;
-  }();
   seats_.assign(seats.begin(), seats.end());
   rows_.clear();
   num_drafts_ = 0;
@@ -28,7 +23,7 @@ Result<bool> DeviceDrafts::begin(std::span<const Seat> seats, std::int32_t num_e
     num_drafts_ = std::max(num_drafts_, seat.num_wanted);
   }
   if (seats_.empty()) return true;
-  rows_.insert(rows_.end(), static_cast<std::size_t>(num_empty), {&nobody, 0});
+  rows_.insert(rows_.end(), static_cast<std::size_t>(num_empty), {&DeviceSampler::nobody(), 0});
   return sampler_.fill_drafts(rows_, num_drafts_);
 }
 

@@ -133,7 +133,16 @@ Status DeviceSampler::send_rows() {
   return send(histories_);
 }
 
-Result<bool> DeviceSampler::fill(const StepPlan& plan) {
+const SampleSpec& DeviceSampler::nobody() {
+  static const SampleSpec greedy = [] {
+    SampleSpec spec;
+    spec.temperature = 0.0f;
+    return spec;
+  }();
+  return greedy;
+}
+
+Result<bool> DeviceSampler::fill(const StepPlan& plan, std::int32_t num_empty) {
   clear();
   std::size_t next = 0;
   for (const SequenceStep& step : plan.sequences) {
@@ -147,6 +156,9 @@ Result<bool> DeviceSampler::fill(const StepPlan& plan) {
       const SampleSpec narrow = row_spec(spec, i, step.num_logits, plan_.vocab);
       if (!add_row(narrow, end - step.num_logits + i + 1, bias_begin)) return false;
     }
+  }
+  for (std::int32_t i = 0; i < num_empty; ++i) {
+    if (!add_row(nobody(), 0, 0)) return false;
   }
   FATHOM_RETURN_IF_ERROR(send_rows());
   return true;

@@ -21,9 +21,11 @@ class DeviceSampler {
   static Result<DeviceSampler> make_for_drafts(Backend& backend, std::int64_t vocab, std::int32_t max_drafts,
                                                std::int32_t max_sequences);
 
-  // Makes rows() describe the plan's logits rows, and sends them. False: a row asks for more than fits (alternatives,
-  // biases, penalised ids); the step is then drawn on the host.
-  Result<bool> fill(const StepPlan& plan);
+  // Makes rows() describe the plan's logits rows and `num_empty` of nobody behind them, and sends them. False: a row
+  // asks for more than fits (alternatives, biases, penalised ids); the step is then drawn on the host.
+  Result<bool> fill(const StepPlan& plan, std::int32_t num_empty = 0);
+  // Of a row whose token nobody reads.
+  static const SampleSpec& nobody();
   // Drafts: row d * sequences.size() + s is draft d of sequence s, drawn as the verifying step will (draft_sampler.h).
   // False also where a sequence's penalties depend on the drafts before.
   struct DraftedRows {

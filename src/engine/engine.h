@@ -69,7 +69,7 @@ struct EngineStats {
   std::int32_t last_step_rows = 0;
   // Counters.
   std::int64_t num_steps = 0;
-  std::int64_t first_use_steps = 0;  // of those, StepResult::is_first_use
+  std::int64_t first_use_steps = 0;  // of those, with a first forward or first drafts (StepResult)
   std::int64_t requests_submitted = 0, requests_refused = 0;
   std::array<std::int64_t, 8> choices_finished{};  // by FinishReason
   std::int64_t prompt_tokens = 0;                  // of admitted sequences, cached ones included

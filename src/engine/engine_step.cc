@@ -95,7 +95,8 @@ void EngineThread::begin_step_time(const StepPlan& plan, const StepResult& resul
   }
   last.num_proposals = counts_.draft_depth;
   last.propose_us = result.draft_us;
-  last.is_first_use = result.is_first_use;
+  last.is_first_verify = result.is_first_forward;
+  last.is_first_propose = result.is_first_draft;
 }
 
 void EngineThread::end_step_time(std::int64_t next_begin_us) {
@@ -299,7 +300,7 @@ void EngineThread::commit_step(const StepPlan& plan, const StepResult& result, s
   counts_.last_step_rows = static_cast<std::int32_t>(plan.tokens.size());
   counts_.busy_us += static_cast<double>(step_us);
   account_stalls(plan, step_us);
-  counts_.first_use_steps += result.is_first_use ? 1 : 0;
+  counts_.first_use_steps += result.is_first_forward || result.is_first_draft ? 1 : 0;
 
   outputs_.clear();
   std::vector<TokenId>& ids = ids_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/draft_pass.h"
 
 namespace fathom {
 namespace {
@@ -87,15 +88,17 @@ Status ModelExecutor::allocate_pools(std::int32_t max_proposals) {
   pools_.context_block_bytes = layout.context_block_bytes;
   pools_.window_block_bytes = layout.window_block_bytes;
   pools_.state_slot_bytes = layout.state_slot_bytes;
-  // Captured draft passes fill up with rows of nobody.
+  // Captured steps and draft passes fill up with rows of nobody.
   const std::int64_t num_spare = max_proposals > 0 && !backend.is_host_memory() ? 1 : 0;
-  FATHOM_ASSIGN_OR_RETURN(context_pool_,
-                          backend.allocate(limits_.num_context_blocks * layout.context_block_bytes, "context blocks"));
+  fills_up_ = num_spare > 0;
+  FATHOM_ASSIGN_OR_RETURN(
+      context_pool_,
+      backend.allocate((limits_.num_context_blocks + num_spare) * layout.context_block_bytes, "context blocks"));
   FATHOM_ASSIGN_OR_RETURN(
       window_pool_,
       backend.allocate((limits_.num_window_blocks + num_spare) * layout.window_block_bytes, "window blocks"));
-  FATHOM_ASSIGN_OR_RETURN(state_pool_,
-                          backend.allocate(limits_.num_state_slots * layout.state_slot_bytes, "compressor states"));
+  FATHOM_ASSIGN_OR_RETURN(state_pool_, backend.allocate((limits_.num_state_slots + num_spare) * layout.state_slot_bytes,
+                                                        "compressor states"));
   FATHOM_ASSIGN_OR_RETURN(resume_pool_,
                           backend.allocate(limits_.num_resume_slots * layout.resume_rows_bytes, "resume points"));
   pools_.context = context_pool_.data;
@@ -181,7 +184,38 @@ Status ModelExecutor::fill_step(const StepPlan& plan) {
     row += step.num_tokens;
     for (std::int32_t i = step.num_logits; i > 0; --i) input_.add_logit_row(row - i);
   }
+  num_empty_ = num_empty_sequences(plan);
+  for (std::int32_t e = 0; e < num_empty_; ++e) add_empty_sequence(plan.sequences.front().num_tokens);
   return input_.upload();
+}
+
+// A verifying step's sequences vary in number and its depth does: steps of one depth are filled up to few batches, so
+// that few graphs serve them all.
+std::int32_t ModelExecutor::num_empty_sequences(const StepPlan& plan) const {
+  if (!fills_up_ || !capture_) return 0;
+  const std::int32_t num_drafts = plan.sequences.front().num_drafts, num_rows = 1 + num_drafts;
+  const bool alike = std::all_of(plan.sequences.begin(), plan.sequences.end(), [&](const SequenceStep& step) {
+    return step.step_class == StepClass::kStep && step.num_drafts == num_drafts && step.num_tokens == num_rows &&
+           step.num_logits == num_rows;
+  });
+  if (!alike || num_drafts == 0) return 0;
+  const auto batch = static_cast<std::int32_t>(plan.sequences.size());
+  const std::int32_t filled = filled_batch(batch);
+  const std::int32_t most =
+      std::min(limits_.max_sequences, std::min(limits_.max_rows, limits_.max_logits_rows) / num_rows);
+  return std::max(0, std::min(filled, most) - batch);
+}
+
+// It sees itself alone, in blocks and a state that no sequence has.
+void ModelExecutor::add_empty_sequence(std::int32_t num_rows) {
+  static constexpr TokenId kTokens[1 + kMaxDraft]{};
+  SequenceRows rows;
+  rows.tokens = std::span(kTokens).first(at(num_rows));
+  rows.context_table = {&limits_.num_context_blocks, 1};
+  rows.window_table = {&limits_.num_window_blocks, 1};
+  rows.state_slot = limits_.num_state_slots;
+  input_.add(rows);
+  for (std::int32_t i = num_rows; i > 0; --i) input_.add_logit_row(input_.num_tokens() - i);
 }
 
 void ModelExecutor::sample_sequence(const SequenceStep& step, const SampleSpec& spec, std::span<const TokenId> tokens,
@@ -230,7 +264,7 @@ Result<View> ModelExecutor::forward(const StepPlan& plan, bool draw) {
   if (!replayable) return launches(context_);
   const CaptureKey key{capture_owner_,
                        input_.num_tokens(),
-                       static_cast<std::int32_t>(plan.sequences.size()),
+                       static_cast<std::int32_t>(plan.sequences.size()) + num_empty_,
                        input_.num_logit_rows(),
                        draw,
                        are_short};
@@ -248,10 +282,12 @@ Result<View> ModelExecutor::forward(const StepPlan& plan, bool draw) {
 
 Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
   Laps laps;
+  std::int64_t first_uses = model_.backend().num_first_uses();
+  const auto is_first = [&] { return std::exchange(first_uses, model_.backend().num_first_uses()) != first_uses; };
   FATHOM_RETURN_IF_ERROR(fill_step(plan));
   bool draw = false;
   if (sampler_) {
-    FATHOM_ASSIGN_OR_RETURN(draw, sampler_->fill(plan));
+    FATHOM_ASSIGN_OR_RETURN(draw, sampler_->fill(plan, num_empty_ * plan.sequences.front().num_logits));
   }
   result.prepare_us = laps.lap_us();
   FATHOM_ASSIGN_OR_RETURN(device_logits_, forward(plan, draw));
@@ -267,6 +303,7 @@ Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
   }
   segments_.read(model_.backend());
   result.forward_us = laps.lap_us();
+  result.is_first_forward = is_first();
 
   previous_tokens_.clear();
   drafted_.clear();
@@ -290,6 +327,7 @@ Status ModelExecutor::run_step(const StepPlan& plan, StepResult& result) {
   if (drafter_ == nullptr) return {};
   const Status drafted = draft(plan, result);
   result.draft_us = laps.lap_us();
+  result.is_first_draft = is_first();
   return drafted;
 }
 
@@ -355,7 +393,7 @@ Status ModelExecutor::launch(const StepPlan& plan) {
   spare_ = {};
   result.step = plan.step;
   result.prepare_us = result.forward_us = result.sample_us = result.draft_us = 0;
-  const std::int64_t first_uses = model_.backend().num_first_uses();
+  result.is_first_forward = result.is_first_draft = false;
   if (plan.sequences.empty()) {
     result.sequences.clear();
     previous_tokens_.clear();
@@ -364,7 +402,6 @@ Status ModelExecutor::launch(const StepPlan& plan) {
   }
   const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
   result.device_us = time.count();
-  result.is_first_use = model_.backend().num_first_uses() != first_uses;
   results_[num_results_++] = std::move(result);
   return {};
 }

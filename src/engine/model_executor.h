@@ -73,6 +73,8 @@ class ModelExecutor final : public Executor {
   Status copy_resume_rows(const ResumeCopy& copy, bool save);
   void apply(const BlockTableDelta& delta);
   Status fill_step(const StepPlan& plan);
+  std::int32_t num_empty_sequences(const StepPlan& plan) const;
+  void add_empty_sequence(std::int32_t num_rows);
   // `draw`: with the drawing of tokens behind it.
   Result<View> forward(const StepPlan& plan, bool draw);
   Status fetch_logits();
@@ -83,6 +85,8 @@ class ModelExecutor final : public Executor {
 
   Model& model_;
   bool capture_ = false;
+  bool fills_up_ = false;       // there is a block of each pool, and a state, that no sequence has
+  std::int32_t num_empty_ = 0;  // of the step's sequences, those of nobody
   std::int32_t capture_owner_ = 0;
   ExecutorLimits limits_;
   ExecutionContext context_;

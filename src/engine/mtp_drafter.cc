@@ -335,13 +335,6 @@ class MtpDrafter final : public Drafter {
     for (std::int32_t e = 0; e < shape.num_empty; ++e) lists_[at(seat++)] = num_rows + e;
   }
 
-  // A batch, rounded up to a power of two or one and a half of it.
-  std::int64_t rounded_batch(std::int64_t batch) const {
-    std::int64_t rounded = 1;
-    while (rounded < batch) rounded = rounded % 3 == 0 ? rounded / 3 * 4 : rounded < 2 ? 2 : rounded / 2 * 3;
-    return std::min<std::int64_t>({rounded, limits_.max_sequences, model_.options().max_logit_rows});
-  }
-
   // Steps of decodes alone, in which all sequences draft or none does, have few shapes once batch and rows are rounded
   // up. None for other steps.
   std::optional<Shape> captured_shape(const ExecutionContext& context, std::span<const DraftedSequence> sequences) {
@@ -349,8 +342,10 @@ class MtpDrafter final : public Drafter {
     if (!is_replayable(limits_, context, sequences) || num_passes == 0 || num_passes != std::ssize(sequences))
       return std::nullopt;
     if (!seats_.empty() && std::ssize(seats_) != num_passes) return std::nullopt;
-    const std::int64_t batch = rounded_batch(num_passes), num_rows = place_rows() + batch - num_passes;
-    const std::int64_t rounded = round_up(num_rows, std::clamp<std::int64_t>(batch / 4, 1, kBlockTokens - 1));
+    const std::int64_t batch = std::min<std::int64_t>(
+        {filled_batch(static_cast<std::int32_t>(num_passes)), limits_.max_sequences, model_.options().max_logit_rows});
+    const std::int64_t num_rows = place_rows() + batch - num_passes;
+    const std::int64_t rounded = round_up(num_rows, std::clamp<std::int64_t>(batch, 1, kBlockTokens - 1));
     if (batch < num_passes || num_rows > batch * (1 + kMaxDraft) || rounded > num_gathered_) return std::nullopt;
     return Shape{static_cast<std::int32_t>(batch - num_passes), static_cast<std::int32_t>(rounded - num_rows)};
   }

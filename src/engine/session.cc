@@ -194,7 +194,8 @@ Result<std::span<const SampledToken>> Session::decode_drafted(TokenId token, con
   step.num_tokens = got.accepted + 1;
   step.us = time.count();
   step.propose_us = result_.draft_us;
-  step.is_first_use = result_.is_first_use;
+  step.is_first_verify = result_.is_first_forward;
+  step.is_first_propose = result_.is_first_draft;
   depth_policy_.add_step(step);
   depth_policy_.add_drafts(num_drafts, got.accepted);
   acceptance_.fade();

@@ -19,10 +19,15 @@ constexpr double kSeenOnce = 0.7;
 constexpr double kDoubtful = 0.9;
 constexpr std::int32_t kFewTimes = 4;
 constexpr std::int64_t kStaleAfter = 1024;  // measurements of the whole table
-constexpr std::int32_t kFresh = 4;          // measurements after the first four, or after a time away
 constexpr std::int64_t kAway = 16;          // measurements of the whole table
-constexpr double kJitterUs = 20;            // a time of a few microseconds tells nothing of others
-constexpr double kGuessedSlope = 0.5;       // of a draft's rows, against the undrafted step
+// What disturbs a step makes it longer. Low times count for more than high ones, so that a depth seen a few times and
+// one in use, whose times are many, are judged by the same part of them.
+constexpr double kShorterWeight = 0.15, kLongerWeight = 0.05;
+constexpr double kMostLonger = 0.3;    // of a time far above the others, so much counts
+constexpr std::int32_t kFresh = 4;     // measurements after the first four, or after a time away: they count thrice
+constexpr std::int32_t kSettled = 60;  // from so many measurements on, a time's changes are the machine's
+constexpr double kJitterUs = 20;       // a time of a few microseconds tells nothing of others
+constexpr double kGuessedSlope = 0.5;  // of a draft's rows, against the undrafted step
 
 constexpr double kClearlyWins = 1.05;    // by so much at least where drafting has lost as much as it may
 constexpr double kUndraftedTrial = 0.5;  // of its time: a step without drafts may be tried at this price
@@ -49,7 +54,7 @@ void DepthTimes::add(std::int32_t batch, std::int32_t depth, double us) {
   const auto row = static_cast<std::size_t>(batch * (kMaxDraft + 1));
   Cell& own = cells_[row + static_cast<std::size_t>(depth)];
   if (is_stale(own)) own.count = 0;
-  if (num_added_ - own.seen > kAway) own.fresh = kFresh;
+  if (num_added_ - own.seen > kAway) own.age = 0;
   own.seen = ++num_added_;
   Run& run = runs_[static_cast<std::size_t>(batch)];
   run = {depth, run.depth == depth ? std::min(run.length + 1, kFresh + 1) : 1};
@@ -57,18 +62,17 @@ void DepthTimes::add(std::int32_t batch, std::int32_t depth, double us) {
   measured_[static_cast<std::size_t>(depth)].set(batch, own.count >= 2);
   if (own.count <= 4) {
     own.us = own.count == 1 ? us : std::min(own.us, us);
-    own.fresh = kFresh;
+    own.age = 0;
     return;
   }
   const double before = own.us;
-  // A time far above the others met something that disturbed it.
-  const bool usual = us < 1.5 * own.us;
-  const bool fresh = own.fresh > 0;
-  own.us += (fresh ? (usual ? 0.25 : 0.1) : (usual ? 0.1 : 0.02)) * (us - own.us);
-  if (fresh) --own.fresh;
+  const double weight = (us < own.us ? kShorterWeight : kLongerWeight) * (own.age < kFresh ? 3 : 1);
+  own.us += weight * std::min(us - own.us, kMostLonger * own.us);
+  const bool settled = own.age == kSettled;
+  own.age = std::min(own.age + 1, kSettled);
   // Contexts grow and machines get busy: that changes the times of all depths. It is seen in the depth that is in use;
   // one tried in between differs for reasons of its own, or the ratio of two would stay as first measured.
-  if (before <= 0 || fresh || run.length <= kFresh) return;
+  if (before <= 0 || !settled || run.length <= kFresh) return;
   const double change = (own.us + kJitterUs) / (before + kJitterUs);
   for (std::int32_t other = 0; other <= kMaxDraft; ++other) {
     if (other != depth) cells_[row + static_cast<std::size_t>(other)].us *= change;
@@ -132,6 +136,12 @@ std::optional<DepthTimes::Estimate> DepthTimes::estimate(std::int32_t batch, std
   while (left_depth >= 0 && !(left = of_depth(batch, left_depth))) --left_depth;
   if (auto own = of_depth(batch, depth)) {
     if (left && cell(batch, depth).count < 2) own->least_us = std::max(own->least_us, left->least_us);
+    // A deeper one has more rows: where it took less, these times met something.
+    while (right_depth <= kMaxDraft && cell(batch, right_depth).count < 2) ++right_depth;
+    if (right_depth <= kMaxDraft) {
+      own->us = std::min(own->us, cell(batch, right_depth).us);
+      own->least_us = std::min(own->least_us, own->us);
+    }
     return own;
   }
   if (!left) return std::nullopt;
@@ -150,12 +160,10 @@ std::optional<DepthTimes::Estimate> DepthTimes::estimate(std::int32_t batch, std
   return Estimate{left->us + slope * more, left->least_us};
 }
 
-void StepTimes::add(std::int32_t batch, std::int32_t num_drafts, std::int32_t num_proposals, double verify_us,
-                    double propose_us) {
+void StepTimes::add_verify(std::int32_t batch, std::int32_t num_drafts, double us) {
   const double mean = static_cast<double>(num_drafts) / batch;
   const double depth = std::round(mean);
-  if (std::abs(mean - depth) <= 0.1) verify.add(batch, static_cast<std::int32_t>(depth), verify_us);
-  propose.add(batch, num_proposals, propose_us);
+  if (std::abs(mean - depth) <= 0.1) verify.add(batch, static_cast<std::int32_t>(depth), us);
 }
 
 void Acceptance::add(std::int32_t num_drafts, std::int32_t num_accepted) {
@@ -308,17 +316,21 @@ DrafterFeed DepthPolicy::feed() const {
 
 // What drafting lost in this step, by what it took and brought.
 void DepthPolicy::account_loss(const DraftedStep& step) {
-  if (step.num_proposals > 0) loss_us_ += step.propose_us;
+  // What a shape's first uses take longer is not drafting's loss: they come twice a shape.
+  if (step.num_proposals > 0) {
+    const auto usual = times_.propose.estimate(step.batch, step.num_proposals);
+    loss_us_ += !step.is_first_propose ? step.propose_us : usual ? usual->us : 0.0;
+  }
   if (step.num_drafts == 0) return;
   const auto depth_of = [&](std::int32_t batch) {
     return static_cast<std::int32_t>(std::lround(static_cast<double>(step.num_drafts) / batch));
   };
   if (step.decodes_only) {
     if (now_.off_us <= 0) return;
-    double verify_us = step.us - step.propose_us;
+    double verify_us = step.is_first_verify ? now_.off_us : step.us - step.propose_us;
     // Single times are noisy.
     const auto usual = times_.verify.estimate(step.batch, depth_of(step.batch));
-    if (usual && !usual->guessed) verify_us = std::min(verify_us, usual->us);
+    if (usual && !usual->guessed) verify_us = step.is_first_verify ? usual->us : std::min(verify_us, usual->us);
     loss_us_ += verify_us - now_.off_us * step.num_tokens / step.batch;
     return;
   }
@@ -331,15 +343,15 @@ void DepthPolicy::account_loss(const DraftedStep& step) {
 }
 
 void DepthPolicy::add_step(const DraftedStep& step) {
-  if (step.decodes_only && !step.is_first_use) {
-    times_.add(step.batch, step.num_drafts, step.num_proposals, step.us - step.propose_us, step.propose_us);
+  if (step.decodes_only) {
+    if (!step.is_first_verify) times_.add_verify(step.batch, step.num_drafts, step.us - step.propose_us);
+    if (!step.is_first_propose) times_.propose.add(step.batch, step.num_proposals, step.propose_us);
   }
-  // A shape's first uses cost what they cost, twice a shape.
-  if (!step.is_first_use) account_loss(step);
+  account_loss(step);
   if (step.num_drafts > 0) num_known_ = 0;
   all_.fade();
   // To begin with nothing is known: a few steps' time.
-  if (!started_ && step.decodes_only && !step.is_first_use) {
+  if (!started_ && step.decodes_only && !step.is_first_verify && !step.is_first_propose) {
     started_ = true;
     trial_budget_us_ = kStartTrialSteps * step.us;
     loss_us_ = -kStartLossSteps * step.us;

@@ -28,14 +28,15 @@ class DepthTimes {
   void add(std::int32_t batch, std::int32_t depth, double us);
   // Measured twice and lately: that. Else from the nearest batches of the same depth, at most twice as far; else from
   // the depths below and above at this batch, where a deeper one takes at least as long. None where nothing is near.
+  // Never more than a deeper one was measured at.
   std::optional<Estimate> estimate(std::int32_t batch, std::int32_t depth) const;
 
  private:
   struct Cell {
     double us = 0;
     std::int32_t count = 0;
-    std::int64_t seen = 0;   // num_added_ when measured last
-    std::int32_t fresh = 0;  // measurements left in which its time is its own business
+    std::int64_t seen = 0;  // num_added_ when measured last
+    std::int32_t age = 0;   // measurements after the first four, or after a time away; at most kSettled
   };
   const Cell& cell(std::int32_t batch, std::int32_t depth) const {
     return cells_[static_cast<std::size_t>(batch * (kMaxDraft + 1) + depth)];
@@ -75,10 +76,9 @@ class DepthTimes {
 struct StepTimes {
   DepthTimes verify, propose;
 
-  // Of a step of decodes only, in which `batch` sequences verified num_drafts together and each was asked for
-  // `num_proposals`. A step whose sequences differ in depth by more than a tenth on average tells nothing.
-  void add(std::int32_t batch, std::int32_t num_drafts, std::int32_t num_proposals, double verify_us,
-           double propose_us);
+  // Of a step of decodes only, in which `batch` sequences verified num_drafts together. Where they differ in depth by
+  // more than a tenth on average it tells nothing.
+  void add_verify(std::int32_t batch, std::int32_t num_drafts, double us);
 };
 
 // How often the drafts at each place of a block were right, those before being right. Counts fade: what was not seen
@@ -148,7 +148,8 @@ struct DraftedStep {
   double us = 0;                         // from its plan to the next one's: the host's part too
   double propose_us = 0;                 // of that, drafting
   bool decodes_only = true;              // else rows of prompts stand in it, and its time tells nothing
-  bool is_first_use = false;             // StepResult::is_first_use: its time is not that of later ones
+  // Its time, or that of drafting, is not that of later ones (StepResult).
+  bool is_first_verify = false, is_first_propose = false;
 };
 
 // What a decision needs to know, kept up step by step. What it may cost is bounded twice:

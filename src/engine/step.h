@@ -96,8 +96,9 @@ struct StepResult {
   // Parts of device_us that the host saw, in this order (StepTrace); 0 where they are not told apart. Drafting:
   // proposals and the draft layers' caches.
   double prepare_us = 0, forward_us = 0, sample_us = 0, draft_us = 0;
-  // Its time is that of a shape's first uses, which are launched one by one or captured: later ones take less.
-  bool is_first_use = false;
+  // Its forward, or its drafting, took the time of a shape's first uses, which are launched one by one or captured:
+  // later ones take less.
+  bool is_first_forward = false, is_first_draft = false;
 };
 
 }  // namespace fathom

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -29,7 +30,7 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-std::string kernel_name(const void* function) {
+std::string read_kernel_name(const void* function) {
   const char* mangled = nullptr;
   if (cudaFuncGetName(&mangled, function) != cudaSuccess || mangled == nullptr) {
     static_cast<void>(cudaGetLastError());
@@ -40,6 +41,16 @@ std::string kernel_name(const void* function) {
   std::string name = failed == 0 && plain != nullptr ? plain : mangled;
   std::free(plain);
   return name;
+}
+
+// To make a name plain takes longer than to capture its launch, so each is read once.
+std::string kernel_name(const void* function) {
+  static std::unordered_map<const void*, std::string> names;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const auto [found, is_new] = names.try_emplace(function);
+  if (is_new) found->second = read_kernel_name(function);
+  return found->second;
 }
 
 CapturedNode describe(cudaGraphNode_t node) {
