@@ -162,35 +162,38 @@ void TextLengths::end_tag(State& state) const {
   state.tag.clear();
 }
 
-// A text ends with "</" and a bar. Until the bar has come these may be its own.
+// A text ends with "</" and a bar. Until the bar has come these may be its own: either way has to keep the bounds, or
+// there would be no way on.
 bool TextLengths::add_to_text(State& state, unsigned char c) const {
-  const auto keeps_most = [&state] {
-    return state.bounds.most < 0 || state.chars - state.closing <= state.bounds.most;
+  const LengthBounds& bounds = state.bounds;
+  const auto is_length = [&bounds](std::int64_t chars) {
+    return chars >= bounds.least && (bounds.most < 0 || chars <= bounds.most);
+  };
+  const auto keeps = [&](std::int64_t num_closing) {
+    return bounds.most < 0 || state.chars <= bounds.most || (num_closing > 0 && is_length(state.chars - num_closing));
   };
   if ((c & 0xC0) == 0x80) {
     if (state.bar > 0 && c == static_cast<unsigned char>(kBar[state.bar])) {
-      if (++state.bar < kBar.size()) return true;
+      if (++state.bar < kBar.size()) return keeps(3);
       state.bar = 0;
       if (state.closing == 2) {
-        const std::int64_t length = state.chars - 3;
-        const bool keeps = length >= state.bounds.least && (state.bounds.most < 0 || length <= state.bounds.most);
         state.place = Place::kOutside, state.closing = 0;
         state.tag = kEndTag.substr(0, 2 + kBar.size());
-        return keeps;
+        return is_length(state.chars - 3);
       }
     }
     state.bar = 0;
     state.closing = 0;
-    return keeps_most();
+    return keeps(0);
   }
   ++state.chars;
   if (c == static_cast<unsigned char>(kBar[0]) && state.closing == 2) {
     state.bar = 1;
-    return true;
+    return keeps(3);
   }
   state.bar = 0;
   state.closing = c == '<' ? 1 : c == '/' && state.closing == 1 ? 2 : 0;
-  return keeps_most();
+  return keeps(state.closing);
 }
 
 }  // namespace fathom

@@ -108,5 +108,32 @@ TEST(TextLengths, MasksAreWhatFits) {
   }
 }
 
+// Whatever fits leaves a way to the closing tag: by more of the text, or by the rest of a tag that has begun.
+TEST(TextLengths, ThereIsAlwaysAWayToTheEnd) {
+  std::mt19937_64 random(11);
+  const std::vector<std::string> pieces = {"a", "é", "<", "/", "</", "a</", "<<", "</<", "ab", "，"};
+  int num_at_end = 0;
+  for (const LengthBounds bounds : {LengthBounds{4, 4}, LengthBounds{3, 4}, LengthBounds{0, 2}, LengthBounds{5, -1}}) {
+    const TextBounds of_f = {{"f", {{"s", bounds}}}};
+    for (int round = 0; round < 400; ++round) {
+      TextLengths lengths(of_f, tokens());
+      lengths.push(kBegin + open_text("s"));
+      std::string text;
+      for (int i = 0; i < 8; ++i) {
+        const std::string& piece = pieces[random() % pieces.size()];
+        if (!lengths.fits(piece)) continue;
+        lengths.push(piece);
+        text += piece;
+      }
+      const std::size_t begun = text.ends_with("</") ? 2 : text.ends_with("<") ? 1 : 0;
+      bool ends = lengths.fits(kEnd.substr(begun));
+      for (std::size_t more = 0; more <= 6; ++more) ends = ends || lengths.fits(std::string(more, 'x') + kEnd);
+      EXPECT_TRUE(ends) << text << " within " << bounds.least << " and " << bounds.most;
+      num_at_end += bounds.most >= 0 && !lengths.fits("a") ? 1 : 0;
+    }
+  }
+  EXPECT_GT(num_at_end, 100);
+}
+
 }  // namespace
 }  // namespace fathom
