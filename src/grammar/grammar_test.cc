@@ -150,11 +150,14 @@ TEST(Grammar, AnchorsDotsAndLookaroundKeepTheirMeaning) {
     EXPECT_FALSE(accepts(schema_of(pattern), "\"é\"x\"")) << pattern;
     EXPECT_FALSE(accepts(schema_of(pattern), "\"é\nx\"")) << pattern;
   }
-  for (const char* pattern : {"\"x\"", "a\\\\b", "\\n", "[\"]", "[^\\s\\S]", "^a[\\x00-\\x1f]$", "[a-\\d]", "a{2,1}"}) {
+  for (const char* pattern : {"\"x\"", "a\\\\b", "\\n", "[\"]", "[^\\s\\S]", "^a[\\x00-\\x1f]$", "[a-\\d]", "a{2,1}",
+                              "^(a\"x|bc)$", "^([A-Z]:\\\\.*|/.*)$"}) {
     const auto result = compiler().compile(schema_of(pattern), kPatience);
     ASSERT_FALSE(result.ok()) << pattern;
     EXPECT_NE(result.status().message().find("\"pattern\""), std::string::npos) << result.status().message();
   }
+  // A branch that is cut off where others go on leaves a way.
+  EXPECT_TRUE(accepts(schema_of("^(a\"x|abc)$"), "\"abc\""));
   EXPECT_TRUE(accepts({GrammarKind::kRegex, "\"x\""}, "\"x\""));
   for (const char* pattern : {"a^b", "a$b", "(^a)*", "a(?=b)", "(?!a).", "\\bword", "\\Aword"}) {
     for (const GrammarSpec& spec : {GrammarSpec{GrammarKind::kRegex, pattern}, schema_of(pattern)}) {

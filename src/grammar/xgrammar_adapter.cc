@@ -238,9 +238,34 @@ std::string words_of(const std::exception& error) {
   return text.empty() ? "it cannot be read" : text;
 }
 
+// Whether some text leads to a state of the automaton that no end can be reached from.
+bool has_dead_ends(const xgrammar::FSMWithStartEnd& automaton) {
+  auto made = automaton.ToDFA();
+  if (made.IsErr()) return false;  // more states than are made one by one
+  const auto states = std::move(made).Unwrap();
+  std::unordered_set<int> reached;
+  states.GetReachableStates(&reached);
+  std::unordered_map<int, std::vector<int>> before;
+  std::vector<int> todo;
+  std::unordered_set<int> ending;
+  for (const int state : reached) {
+    for (const auto& edge : states.GetFsm().GetEdges(state)) before[edge.target].push_back(state);
+    if (states.IsEndState(state) && ending.insert(state).second) todo.push_back(state);
+  }
+  while (!todo.empty()) {
+    const int state = todo.back();
+    todo.pop_back();
+    for (const int one : before[state]) {
+      if (ending.insert(one).second) todo.push_back(one);
+    }
+  }
+  return ending.size() < reached.size();
+}
+
 // The library makes an automaton of a string's pattern, without the characters that JSON writes as escapes (quotes,
 // backslashes, control characters). Where nothing is left of it, or it cannot make one, it falls back to a grammar that
-// lets them through bare: no JSON.
+// lets them through bare: no JSON. Where a branch is cut off in its middle, an answer that took it would have no way
+// on.
 Status check_quotable(const std::vector<std::string>& patterns) {
   for (const std::string& pattern : patterns) {
     try {
@@ -249,7 +274,8 @@ Status check_quotable(const std::vector<std::string>& patterns) {
       const auto automaton = std::move(made).Unwrap();
       std::unordered_set<int> states;
       automaton.GetReachableStates(&states);
-      if (std::none_of(states.begin(), states.end(), [&](int state) { return automaton.IsEndState(state); })) {
+      if (std::none_of(states.begin(), states.end(), [&](int state) { return automaton.IsEndState(state); }) ||
+          has_dead_ends(automaton)) {
         return invalid_argument(
             "\"pattern\": " + pattern +
             " needs a quote, a backslash or a control character, which is not supported in strings");

@@ -232,7 +232,10 @@ class RandomGrammars : public testing::Test {
         allowed.push_back(static_cast<TokenId>(id));
         if (bytes.find_first_of("\"}],:") != std::string::npos) brief.push_back(static_cast<TokenId>(id));
       }
-      if (allowed.empty()) return matcher->may_end() ? std::optional(text) : std::nullopt;
+      if (allowed.empty()) {
+        EXPECT_TRUE(matcher->may_end()) << "no way on after \"" << text << "\"";
+        return matcher->may_end() ? std::optional(text) : std::nullopt;
+      }
       // What closes things is drawn more often than its share, so that answers end.
       const TokenId token = dice.of(!brief.empty() && dice.one_in(2) ? brief : allowed);
       if (dice.one_in(32)) check_mask(*matcher, mask, text);
