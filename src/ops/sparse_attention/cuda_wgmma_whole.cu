@@ -38,6 +38,12 @@ __device__ __forceinline__ void sync_multipliers() { asm volatile("bar.sync 1, 2
 // Once, when the first group is there: the gathering warps write where others have.
 __device__ __forceinline__ void sync_all() { asm volatile("bar.sync 2, 512;" ::: "memory"); }
 
+// The multiplying warpgroups' products with P take turns, so that one's run beside the other's sums.
+__device__ __forceinline__ void wait_turn(int group) { asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory"); }
+__device__ __forceinline__ void give_turn(int group) {
+  asm volatile("bar.arrive %0, 256;" ::"r"(3 + (group ^ 1)) : "memory");
+}
+
 // This warp's share of a step is stored. It counts as so many of kGatherWarps.
 __device__ __forceinline__ void leave_step(std::uint64_t* full, int num_warps) {
   fence_shared_stores();
@@ -151,10 +157,11 @@ __device__ __forceinline__ void multiply_keys(float (&s)[32], const unsigned cha
 
 // o (+)= P V of 64 keys for a block of 64 channels: two terms of P, 16 keys a step.
 __device__ __forceinline__ void multiply_values(float (&o)[32], const unsigned char* probs, const unsigned char* values,
-                                                bool add) {
+                                                bool add, int group) {
   std::uint64_t a = wgmma_operand(probs, 16, 1024, WgmmaLayout::kSwizzle128),
                 b = wgmma_operand(values, kBlockBytes, 1024, WgmmaLayout::kSwizzle128);
   asm volatile("" : "+l"(a), "+l"(b));  // operands are made here: kept ready they would spill
+  wait_turn(group);
   wgmma_fence();
 #pragma unroll
   for (int n = 0; n < kTileKeys / 8; ++n) {
@@ -163,6 +170,7 @@ __device__ __forceinline__ void multiply_values(float (&o)[32], const unsigned c
                                  advance(b, static_cast<std::uint32_t>(16 * 128 * k)), add || n > 0);
   }
   wgmma_commit();
+  give_turn(group);
   wgmma_wait<0>();
   pin_registers(o);
 }
@@ -214,11 +222,11 @@ __device__ __forceinline__ void attend_group(float (&total)[128], RowState& stat
   for (int step = 0; step < kGatherSteps; ++step) {
     const unsigned char* values = shared.keys + (2 * step + group) * kBlockBytes;
     float o[32];
-    multiply_values(o, shared.probs, values, false);
+    multiply_values(o, shared.probs, values, false, group);
     if (kTwo) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) o[i] *= shrink[i / 2 % 2];
-      multiply_values(o, shared.probs + 2 * kBlockBytes, values + kTileBytes, true);
+      multiply_values(o, shared.probs + 2 * kBlockBytes, values + kTileBytes, true, group);
     }
     if (lane == 0) mbarrier_arrive(shared.empty + step);
 #pragma unroll
@@ -231,7 +239,8 @@ __device__ __forceinline__ void attend(const WholeCall& whole_call, const Shared
   const AttentionCall& call = whole_call.base;
   const int tid = static_cast<int>(threadIdx.x), group = __shfl_sync(0xffffffffu, tid >> 7, 0),
             head = 16 * (tid >> 5 & 3) + (tid >> 2 & 7);
-  int parity = 0;  // of the phase of `full` that the next group waits for
+  int parity = 0;                // of the phase of `full` that the next group waits for
+  if (group == 1) give_turn(1);  // the first turn is the other's
   for (int unit = static_cast<int>(blockIdx.x); unit < whole_call.num_units; unit += static_cast<int>(gridDim.x)) {
     const int row = unit / whole_call.head_blocks, first_head = 64 * (unit % whole_call.head_blocks);
     const RowKeys keys = row_keys(call, row);
@@ -272,6 +281,7 @@ __device__ __forceinline__ void attend(const WholeCall& whole_call, const Shared
     sync_multipliers();
     write_heads<8>(call, shared.q, row, first_head, 0);
   }
+  if (group == 0) wait_turn(0);  // the last one given
 }
 #endif
 
