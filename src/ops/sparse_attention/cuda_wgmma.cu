@@ -143,12 +143,6 @@ struct RawHalf {
   }
 };
 
-// Shared memory of a block, 1024-byte aligned as swizzled operands must be.
-struct Shared {
-  unsigned char *q, *keys, *probs;  // [1], [2 tiles], [2 tiles][2 terms of 64 x 64]
-  float *peaks, *sums;              // [2 tiles][64 heads]
-};
-
 // Heads 16 warp + g and + 8 of the block: what every thread that holds their o knows of them.
 struct RowState {
   float m[2] = {-INFINITY, -INFINITY}, l[2] = {};  // of the groups folded so far
@@ -232,12 +226,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_groups(const __grid_consta
 #if FATHOM_HAS_WGMMA
   extern __shared__ unsigned char memory[];
   const AttentionCall& call = whole_call.base;
-  Shared shared;
-  shared.q = memory + (1024u - (shared_address(memory) & 1023u)) % 1024u;
-  shared.keys = shared.q + kTileBytes;
-  shared.probs = shared.keys + 2 * kTileBytes;
-  shared.peaks = reinterpret_cast<float*>(shared.probs + 4 * kBlockBytes);
-  shared.sums = shared.peaks + 2 * 64;
+  const GroupMemory shared(memory);
   const int tid = static_cast<int>(threadIdx.x), group = tid >> 7, warp = tid >> 5 & 3, lane = tid & 31, g = lane >> 2,
             t = lane & 3, head = 16 * warp + g;
   const int num_blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y);

@@ -27,11 +27,11 @@ struct WholeCall {
 #if FATHOM_HAS_WGMMA
 constexpr int kThreads = kAttentionThreads;  // that multiply
 
-// Shared memory of a block, 1024-byte aligned as swizzled operands must be.
-struct Shared {
-  unsigned char *q, *keys, *probs;  // [1], [2 tiles], [2 tiles][2 terms of 64 x 64]
-  float *peaks, *sums;              // [2 tiles][64 heads]
-  std::uint64_t *full, *empty;      // [4 steps of channels]: keys are there; nobody needs them any more
+struct Shared : GroupMemory {
+  std::uint64_t *full, *empty;  // [4 steps of channels]: keys are there; nobody needs them any more
+
+  explicit __device__ __forceinline__ Shared(unsigned char* memory)
+      : GroupMemory(memory), full(reinterpret_cast<std::uint64_t*>(sums + 2 * 64)), empty(full + kGatherSteps) {}
 };
 
 __device__ __forceinline__ void sync_multipliers() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
@@ -289,14 +289,7 @@ __device__ __forceinline__ void attend(const WholeCall& whole_call, const Shared
 __global__ void __launch_bounds__(kBlockThreads, 1) attend_whole(const __grid_constant__ WholeCall call) {
 #if FATHOM_HAS_WGMMA
   extern __shared__ unsigned char memory[];
-  Shared shared;
-  shared.q = memory + (1024u - (shared_address(memory) & 1023u)) % 1024u;
-  shared.keys = shared.q + kTileBytes;
-  shared.probs = shared.keys + 2 * kTileBytes;
-  shared.peaks = reinterpret_cast<float*>(shared.probs + 4 * kBlockBytes);
-  shared.sums = shared.peaks + 2 * 64;
-  shared.full = reinterpret_cast<std::uint64_t*>(shared.sums + 2 * 64);
-  shared.empty = shared.full + kGatherSteps;
+  const Shared shared(memory);
   if (threadIdx.x == 0) {
 #pragma unroll
     for (int i = 0; i < kGatherSteps; ++i) {

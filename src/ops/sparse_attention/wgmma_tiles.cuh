@@ -15,6 +15,19 @@ inline constexpr int kTileKeys = 64;
 inline constexpr int kBlockBytes = 64 * 128;        // 64 rows of 64 channels
 inline constexpr int kTileBytes = 8 * kBlockBytes;  // 64 rows of 512 channels
 
+// What a group of two tiles needs of a block's shared memory, 1024-byte aligned as swizzled operands must be.
+struct GroupMemory {
+  unsigned char *q, *keys, *probs;  // [1], [2 tiles], [2 tiles][2 terms of 64 x 64]
+  float *peaks, *sums;              // [2 tiles][64 heads]
+
+  explicit __device__ __forceinline__ GroupMemory(unsigned char* memory)
+      : q(memory + (1024u - (shared_address(memory) & 1023u)) % 1024u),
+        keys(q + kTileBytes),
+        probs(keys + 2 * kTileBytes),
+        peaks(reinterpret_cast<float*>(probs + 4 * kBlockBytes)),
+        sums(peaks + 2 * 64) {}
+};
+
 // By 256 threads, on their way to shared memory, past registers.
 __device__ __forceinline__ void load_queries(const AttentionCall& call, int row, int first_head, unsigned char* q) {
   const Bf16Bits* heads = call.q + (static_cast<std::int64_t>(row) * call.num_heads + first_head) * kHeadDim;
