@@ -18,9 +18,10 @@ void index_scores_paged(ExecutionContext& context, const IndexScoresPlan& plan, 
 namespace {
 
 constexpr int kThreads = kIndexGroups * 128;
-constexpr int kRatio = 4;  // what has index keys
 
 #if FATHOM_HAS_WGMMA
+constexpr int kRatio = 4;  // what has index keys
+
 struct KeyRow {
   uint4 codes;
   std::uint32_t scale;
