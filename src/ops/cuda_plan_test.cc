@@ -85,21 +85,24 @@ TEST(CudaPlan, linear_takes_tile_after_tile_where_blocks_have_several) {
 
 TEST(CudaPlan, linear_streams_a_few_rows_where_shared_memory_takes_them) {
   const auto kind = [](std::int64_t tokens, std::int64_t rows, std::int64_t k, std::int64_t shared) {
-    return linear_stream_kind(tokens, rows, k, true, true, shared);
+    return linear_stream_kind(tokens, rows, k, LinearFormats::kCodes, true, shared);
   };
   for (const std::int64_t shared : {kSm120Shared, kSm90Shared}) {
     EXPECT_EQ(kind(1, 8192, 4096, shared), LinearStream::kTiles);
     EXPECT_EQ(kind(1, 4096, 8192, shared), LinearStream::kTiles);
-    EXPECT_EQ(kind(3, 8192, 4096, shared), LinearStream::kNone) << "sorting x takes longer than it saves";
+    EXPECT_EQ(linear_stream_kind(3, 3200, 4096, LinearFormats::kBoth, false, shared), LinearStream::kNone)
+        << "sorting x takes longer than it saves";
     EXPECT_EQ(kind(1, 1536, 4096, shared), LinearStream::kNone) << "a tile for a third of the blocks";
     EXPECT_EQ(kind(9, 40960, 1024, shared), LinearStream::kNone);
   }
   EXPECT_EQ(kind(2, 4096, 8192, kSm120Shared), LinearStream::kNone) << "x does not fit beside the rings";
+  EXPECT_EQ(kind(8, 4096, 8192, kSm90Shared), LinearStream::kTiles);
+  EXPECT_EQ(linear_stream_kind(2, 3200, 4096, LinearFormats::kBoth, false, kSm90Shared), LinearStream::kTiles);
   EXPECT_EQ(kind(8, 40960, 1024, kSm90Shared), LinearStream::kShort);
   EXPECT_EQ(kind(8, 40960, 1024, kSm120Shared), LinearStream::kNone);
   EXPECT_EQ(kind(1, 8192, 1024, kSm90Shared), LinearStream::kNone) << "most warps would have no rows";
-  EXPECT_EQ(linear_stream_kind(1, 40960, 1024, true, false, kSm90Shared), LinearStream::kNone);
-  EXPECT_EQ(linear_stream_kind(1, 129280, 4096, false, false, kSm90Shared), LinearStream::kNone);
+  EXPECT_EQ(linear_stream_kind(1, 40960, 1024, LinearFormats::kCodes, false, kSm90Shared), LinearStream::kNone);
+  EXPECT_EQ(linear_stream_kind(1, 129280, 4096, LinearFormats::kValues, false, kSm90Shared), LinearStream::kNone);
 }
 
 TEST(CudaPlan, attention_takes_two_tiles_only_where_they_fit) {

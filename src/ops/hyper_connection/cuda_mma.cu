@@ -6,8 +6,12 @@
 // terms, 24 bits, so products are exact. `fused` spends its time on 31 shuffles for every 32 values instead.
 // The second loads the streams while the partial sums arrive, and runs Sinkhorn on a matrix held whole in a
 // thread: 20 iterations need no shuffle and four reciprocals a step.
+// Both may begin before the launch ahead of them has ended, and read fn and the norm's weight meanwhile. No parameter
+// is
+// __restrict__: reads of what earlier launches write must stay behind the wait for them.
 #include "ops/cuda/activation_quantiser.cuh"
 #include "ops/cuda/device_rows.cuh"
+#include "ops/cuda/launch_early.cuh"
 #include "ops/cuda/ptx/mma.cuh"
 #include "ops/hyper_connection/launch.cuh"
 
@@ -47,10 +51,10 @@ __device__ __forceinline__ void unpack(uint2 v, float (&f)[4]) {
 
 template <bool kPost, bool kPre>
 __global__ void __launch_bounds__(kWarps * 32)
-    mix_and_multiply(const Bf16Bits* __restrict__ h, const Bf16Bits* __restrict__ y, const float* __restrict__ post,
-                     const float* __restrict__ comb, Bf16Bits* __restrict__ next, const float* __restrict__ fn,
-                     float* __restrict__ partials, int num_tokens, int hidden) {
+    mix_and_multiply(const Bf16Bits* h, const Bf16Bits* y, const float* post, const float* comb, Bf16Bits* next,
+                     const float* fn, float* partials, int num_tokens, int hidden) {
   __shared__ float sums[kWarps][kTileRows][kHcPartials + 1];
+  admit_next_launch();
   const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
   const int c = static_cast<int>(blockIdx.x) * kHcSplitChannels + 16 * warp + 4 * t;
   const std::int64_t width = static_cast<std::int64_t>(kHcStreams) * hidden;
@@ -63,6 +67,7 @@ __global__ void __launch_bounds__(kWarps * 32)
         w[k][m] = split(__ldg(reinterpret_cast<const float4*>(fn + (8 * m + g) * width + k * hidden + c)));
     }
   }
+  await_earlier_launches();
   for (int first = static_cast<int>(blockIdx.y) * kTileRows; first < num_tokens;
        first += static_cast<int>(gridDim.y) * kTileRows) {
     const std::int64_t token = min(first + g, num_tokens - 1);
@@ -181,7 +186,14 @@ __global__ void __launch_bounds__(kFinishThreads)
   const std::int64_t token = blockIdx.x;
   const int tid = static_cast<int>(threadIdx.x), lane = tid & 31, warp = tid >> 5;
   const int pieces = hidden / 8;
+  admit_next_launch();
   uint4 raw[kHcStreams][kPieces], weights[kPieces];
+  if (warp < 8) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      weights[i] = __ldg(reinterpret_cast<const uint4*>(norm_weight) + min(tid + 256 * i, pieces - 1));
+  }
+  await_earlier_launches();
   if (warp < 8) {
     const auto* streams = reinterpret_cast<const uint4*>(h + token * kHcStreams * hidden);
 #pragma unroll
@@ -189,7 +201,6 @@ __global__ void __launch_bounds__(kFinishThreads)
       const int p = min(tid + 256 * i, pieces - 1);
 #pragma unroll
       for (int j = 0; j < kHcStreams; ++j) raw[j][i] = streams[j * pieces + p];
-      weights[i] = __ldg(reinterpret_cast<const uint4*>(norm_weight) + p);
     }
   }
   float sum = 0.0f;
@@ -289,16 +300,19 @@ void hyper_connection_mma(ExecutionContext& context, const HyperConnectionPlan& 
   const Bf16Bits* h = args.streams.as<Bf16Bits>();
   auto* next = args.next_streams.as<Bf16Bits>();
   launch_halves(args, [&](auto post, auto pre) {
-    mix_and_multiply<decltype(post)::value, decltype(pre)::value><<<grid, kWarps * 32, 0, stream>>>(
-        h, args.sublayer_out.as<Bf16Bits>(), args.post.as<float>(), args.comb.as<float>(), next,
-        args.next.fn.as<float>(), partials, tokens, hidden);
+    const auto kernel = mix_and_multiply<decltype(post)::value, decltype(pre)::value>;
+    static const bool early = may_begin_early(kernel);
+    launch_early(kernel, early, grid, kWarps * 32, 0, stream, h, args.sublayer_out.as<Bf16Bits>(),
+                 args.post.as<float>(), args.comb.as<float>(), next, args.next.fn.as<float>(), partials, tokens,
+                 hidden);
   });
   if (!has_pre) return;
   const HcConstants hc = hc_constants(d, args);
+  static const bool early = may_begin_early(finish<1>);
   const auto close = [&](auto kernel) {
-    kernel<<<static_cast<unsigned>(tokens), kFinishThreads, 0, stream>>>(
-        has_post ? next : h, partials, hc, args.norm_weight.as<Bf16Bits>(), args.next_post.as<float>(),
-        args.next_comb.as<float>(), args.normed.as<Bf16Bits>(), args.normed_quantised.as<Bf16Bits>(), splits, hidden);
+    launch_early(kernel, early, dim3(static_cast<unsigned>(tokens)), kFinishThreads, 0, stream, has_post ? next : h,
+                 partials, hc, args.norm_weight.as<Bf16Bits>(), args.next_post.as<float>(), args.next_comb.as<float>(),
+                 args.normed.as<Bf16Bits>(), args.normed_quantised.as<Bf16Bits>(), splits, hidden);
   };
   if (hidden <= 2048)
     close(finish<1>);

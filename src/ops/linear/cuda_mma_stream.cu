@@ -1,9 +1,13 @@
 // linear/mma for a decode step's few rows: as many blocks as multiprocessors, each with a run of tiles of 32 weight
 // rows, whose weights pass through a ring in shared memory that is refilled across tiles, so that the memory never
 // waits for a tile's end. x is quantised and sorted into fragments once a block. The arithmetic is linear/mma's.
+//
+// A launch may begin while the one before still runs (launch_early.cuh): the first slot of every ring is asked for
+// before x may be read. The others follow x, which they would otherwise be in the way of.
 #include <algorithm>
 
 #include "ops/cuda/card_limits.cuh"
+#include "ops/cuda/launch_early.cuh"
 #include "ops/cuda/ptx/copy_async.cuh"
 #include "ops/cuda/weight_fragments.cuh"
 #include "ops/linear/cuda_mma_stream.cuh"
@@ -18,7 +22,7 @@ constexpr int kUnitPieces = 32 * 4;  // 16 bytes each: a warp's 16 rows, 128 byt
 // A warp's place in a tile's weights. Its units are 128 bytes of 16 rows: a chunk of codes, or half a chunk of bf16.
 struct Place {
   int tile, unit, num_units;
-  const std::uint8_t* rows[2];
+  const std::uint8_t* rows[2];  // of the next unit
   bool fp8;
 };
 
@@ -55,10 +59,11 @@ __device__ __forceinline__ void go_to(Place& place, const LinearGroup& group, in
 __device__ __forceinline__ void begin_unit(uint4* slot, Place& place, const LinearGroup& group, int end, int warp,
                                            int lane) {
   if (place.tile < end) {
-    const std::int64_t at =
-        place.fp8 ? place.unit * (kLinearWarps * 128) : place.unit / 2 * (kLinearWarps * 256) + place.unit % 2 * 128;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) copy_async_16_once(slot + 32 * i, place.rows[i / 2] + at + 64 * (i % 2));
+    for (int i = 0; i < 4; ++i) copy_async_16_once(slot + 32 * i, place.rows[i / 2] + 64 * (i % 2));
+    const int step = place.fp8 ? kLinearWarps * 128 : place.unit % 2 == 0 ? 128 : kLinearWarps * 256 - 128;
+#pragma unroll
+    for (const std::uint8_t*& row : place.rows) row += step;
     if (++place.unit == place.num_units) go_to(place, group, place.tile + 1, end, warp, lane);
   }
   copy_async_commit();
@@ -79,9 +84,9 @@ __device__ __forceinline__ Rows rows_of(const LinearCall& call, const LinearItem
           item.quantise && !from_caller};
 }
 
-// Pieces of eight columns, sixteen lanes a chunk, some of which a thread has on their way at once.
+// Pieces of eight columns, sixteen lanes a chunk, kBatch of which a thread has on their way at once.
+template <int kBatch>
 struct Staging {
-  static constexpr int kBatch = 2;
   int num_rows, num_chunks, row, chunk;  // of this thread's next piece
   uint4 pieces[kBatch];
   __device__ __forceinline__ Staging(int rows, int chunks)
@@ -114,6 +119,14 @@ struct Staging {
         for (int offset = 8; offset > 0; offset >>= 1) m = max_magnitude(m, __shfl_xor_sync(0xffffffffu, m, offset));
         simulate_aq<4>(v, pair_maximum(m));
       }
+      if (rows.fp8) {  // columns paired like the codes of multiply_codes
+        const std::uint32_t pairs[4] = {v[0], v[1], v[2], v[3]};
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+          v[i] = __byte_perm(pairs[i], pairs[i + 1], 0x5410);
+          v[i + 1] = __byte_perm(pairs[i], pairs[i + 1], 0x7632);
+        }
+      }
       if (row < num_rows) staged[((chunk * 4 + j) * num_rows + row) * 4 + t] = make_uint4(v[0], v[1], v[2], v[3]);
       chunk += kThreads / 16;
       wrap(row, chunk);
@@ -141,8 +154,8 @@ __device__ __forceinline__ void multiply_codes(float (&total)[4], const uint4 (&
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       std::uint32_t a[4];
-      e4m3_pairs(c0[i], a[0], a[2]);
-      e4m3_pairs(c1[i], a[1], a[3]);
+      e4m3_alternate_pairs(c0[i], a[0], a[2]);
+      e4m3_alternate_pairs(c1[i], a[1], a[3]);
       mma_bf16(part, a, columns[2 * i], columns[2 * i + 1]);
     }
   }
@@ -173,10 +186,11 @@ __device__ __forceinline__ float scale_of(std::uint32_t bits, bool f32_scale) {
   return f32_scale ? __uint_as_float(bits) : e8m0_to_f32(static_cast<std::uint8_t>(bits));
 }
 
-template <int kDepth>
+template <int kDepth, int kBatch>
 __global__ void __launch_bounds__(kThreads, 1)
     linear_stream(LinearCall call, const __grid_constant__ LinearGroup group, const Bf16Bits* quantised) {
   extern __shared__ uint4 memory[];
+  admit_next_launch();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4, t = lane % 4, num_rows = call.num_tokens;
   uint4* ring = memory + warp * kDepth * kUnitPieces + lane;
@@ -192,13 +206,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int num_chunks = group.items[0].weight.k / kLinearChunk;
   const LinearItem& first = item_of_tile(group, begin);
   Rows have = rows_of(call, first, quantised, (begin - first.first_tile) * kRows);
-  Staging staging(num_rows, num_chunks);
-  staging.load(have, call.x_stride);  // ahead of the weights, which would be in its way
+  Staging<kBatch> staging(num_rows, num_chunks);
   Place place{};
   go_to(place, group, begin, end, warp, lane);
-#pragma unroll
-  for (int d = 0; d < kDepth; ++d) begin_unit(ring + d * kUnitPieces, place, group, end, warp, lane);
+  begin_unit(ring, place, group, end, warp, lane);
   std::uint32_t next_scale = load_scale(first, begin, warp % kLinearWarps, lane, kRows);
+  await_earlier_launches();
+  staging.load(have, call.x_stride);
+#pragma unroll
+  for (int d = 1; d < kDepth; ++d) begin_unit(ring + d * kUnitPieces, place, group, end, warp, lane);
   bool staged_here = false;
   int slot = 0;
   for (int tile = begin; tile < end; ++tile) {
@@ -209,7 +225,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (!staged_here || !(want == have)) {
       if (staged_here) {
         __syncthreads();  // nobody reads the rows before
-        staging = Staging(num_rows, num_chunks);
+        staging = Staging<kBatch>(num_rows, num_chunks);
         staging.load(want, call.x_stride);
       }
       have = want, staged_here = true;
@@ -226,6 +242,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       copy_async_wait<kDepth - 1>();
       uint4* from = ring + slot * kUnitPieces;
       const uint4 raw[4] = {from[0], from[32], from[64], from[96]};
+      begin_unit(from, place, group, end, warp, lane);  // what a lane copies there, it alone has read
       if (fp8) {
         multiply_codes(total, raw, x, x_step, scale_of(__shfl_sync(0xffffffffu, scales, unit), item.weight.f32_scale));
         x += kLinearWarps * 4 * x_step;
@@ -233,7 +250,6 @@ __global__ void __launch_bounds__(kThreads, 1)
         multiply_half(total, raw, x, x_step);
         x += unit % 2 == 0 ? 2 * x_step : (kLinearWarps * 4 - 2) * x_step;
       }
-      begin_unit(from, place, group, end, warp, lane);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
     float* partial = partials + (tile - begin) % 2 * (kWarps * 16 * 9);
@@ -262,9 +278,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   uint4* ring = memory + warp * kDepth * kUnitPieces + lane;
   uint4* staged = memory + kWarps * kDepth * kUnitPieces;
   const int k = group.items[0].weight.k, num_chunks = k / kLinearChunk;
+  admit_next_launch();
   const Rows rows = rows_of(call, group.items[0], quantised, 0);
-  Staging staging(num_rows, num_chunks);
-  staging.load(rows, call.x_stride);
+  Staging<2> staging(num_rows, num_chunks);
   const int step = kWarps * static_cast<int>(gridDim.x);
   int tile = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   int load_tile = tile, load_chunk = 0;
@@ -293,9 +309,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     return at < group.num_tiles ? load_scale(item_of_tile(group, at), at, 0, lane, kShortRows, 1) : 0u;
   };
   place_rows();
-#pragma unroll
-  for (int d = 0; d < kDepth; ++d) begin_chunk(ring + d * kUnitPieces);
+  begin_chunk(ring);
   std::uint32_t next_scales = scales_of_tile(tile);
+  await_earlier_launches();
+  staging.load(rows, call.x_stride);
+#pragma unroll
+  for (int d = 1; d < kDepth; ++d) begin_chunk(ring + d * kUnitPieces);
   staging.finish(rows, call.x_stride, staged);
   __syncthreads();
   const uint4* my_x = staged + min(g, num_rows - 1) * 4 + t;
@@ -309,12 +328,12 @@ __global__ void __launch_bounds__(kThreads, 1)
       copy_async_wait<kDepth - 1>();
       uint4* slot_of = ring + slot * kUnitPieces;
       const uint4 raw[4] = {slot_of[0], slot_of[32], slot_of[64], slot_of[96]};
+      begin_chunk(slot_of);
       float total[4] = {};
       multiply_codes(total, raw, my_x + chunk * 4 * x_step, x_step,
                      scale_of(__shfl_sync(0xffffffffu, scales, chunk), item.weight.f32_scale));
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum[i] += total[i];
-      begin_chunk(slot_of);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
     const int first_row = (tile - item.first_tile) * kShortRows + g;
@@ -326,11 +345,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-template <typename Kernel>
-void launch(Kernel kernel, const LinearCall& call, const LinearGroup& group, const Bf16Bits* quantised,
-            std::int64_t shared_bytes, int num_multiprocessors, cudaStream_t stream) {
-  kernel<<<static_cast<unsigned>(std::min(num_multiprocessors, group.num_tiles)), kThreads,
-           static_cast<std::size_t>(shared_bytes), stream>>>(call, group, quantised);
+using Kernel = void (*)(LinearCall, LinearGroup, const Bf16Bits*);
+
+template <Kernel kKernel>
+void launch(const LinearCall& call, const LinearGroup& group, const Bf16Bits* quantised, std::int64_t shared_bytes,
+            const CardLimits& limits, cudaStream_t stream) {
+  static const bool early = may_begin_early(kKernel);
+  static const cudaError_t raised =
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared_bytes);
+  static_cast<void>(raised);  // a failure shows as the launch's
+  launch_early(kKernel, early, dim3(static_cast<unsigned>(std::min(limits.num_multiprocessors, group.num_tiles))),
+               kThreads, static_cast<std::size_t>(shared_bytes), stream, call, group, quantised);
 }
 
 // Whether every weight is of codes and reads the same columns of x alike.
@@ -347,28 +372,30 @@ bool reads_alike(std::span<const LinearItem> items) {
 bool launch_linear_stream(const LinearCall& call, std::span<const LinearItem> items, const Bf16Bits* quantised,
                           cudaStream_t stream) {
   static const CardLimits limits = card_limits();
-  static const cudaError_t raised[2] = {
-      cudaFuncSetAttribute(linear_stream<kLinearStreamDepth>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           limits.shared_bytes),
-      cudaFuncSetAttribute(linear_stream_short<kLinearStreamShortDepth>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           limits.shared_bytes)};
-  static_cast<void>(raised);  // a failure shows as the launch's
   const int k = items.front().weight.k;
   std::int64_t num_rows = 0;
-  bool has_codes = false;
+  bool has_codes = false, has_values = false;
   for (const LinearItem& item : items) {
     num_rows += item.weight.n;
-    has_codes = has_codes || item.weight.format != WeightFormat::kBf16;
+    (item.weight.format == WeightFormat::kBf16 ? has_values : has_codes) = true;
   }
+  const LinearFormats formats = !has_codes    ? LinearFormats::kValues
+                                : !has_values ? LinearFormats::kCodes
+                                              : LinearFormats::kBoth;
   const LinearStream kind =
-      linear_stream_kind(call.num_tokens, num_rows, k, has_codes, reads_alike(items), limits.shared_bytes);
+      linear_stream_kind(call.num_tokens, num_rows, k, formats, reads_alike(items), limits.shared_bytes);
   if (kind == LinearStream::kNone) return false;
-  if (kind == LinearStream::kShort)
-    launch(linear_stream_short<kLinearStreamShortDepth>, call, make_linear_group(items, kShortRows), quantised,
-           linear_stream_shared_bytes(kLinearStreamShortDepth, call.num_tokens, k), limits.num_multiprocessors, stream);
-  else
-    launch(linear_stream<kLinearStreamDepth>, call, make_linear_group(items, kRows), quantised,
-           linear_stream_shared_bytes(kLinearStreamDepth, call.num_tokens, k), limits.num_multiprocessors, stream);
+  if (kind == LinearStream::kShort) {
+    launch<linear_stream_short<kLinearStreamShortDepth>>(
+        call, make_linear_group(items, kShortRows), quantised,
+        linear_stream_shared_bytes(kLinearStreamShortDepth, call.num_tokens, k), limits, stream);
+    return true;
+  }
+  // Many pieces of x at once pay where a thread has many.
+  const auto launch_tiles = call.num_tokens <= 2 ? launch<linear_stream<kLinearStreamDepth, 2>>
+                                                 : launch<linear_stream<kLinearStreamDepth, 8>>;
+  launch_tiles(call, make_linear_group(items, kRows), quantised,
+               linear_stream_shared_bytes(kLinearStreamDepth, call.num_tokens, k), limits, stream);
   return true;
 }
 

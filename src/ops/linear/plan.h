@@ -35,20 +35,22 @@ inline constexpr int kLinearStreamDepth = 2, kLinearStreamShortDepth = 3;  // sl
 constexpr std::int64_t linear_stream_shared_bytes(int depth, std::int64_t num_tokens, std::int64_t in_features) {
   return kLinearStreamWarps * (depth * std::int64_t{2048} + 2 * 16 * 9 * 4) + num_tokens * in_features * 2;
 }
-// kTiles: a block's warps share its tiles' chunks, while few rows of x have to be sorted first. kShort: weights of at
-// most eight chunks, all of codes that read x alike, whose rows are enough for half of the card's warps. kNone: the
-// kernel that fetches one chunk ahead. Measured (docs/gpu_h200.md).
+// kTiles: a block's warps share its tiles' chunks; x is sorted first, which pays to two rows where there are bf16
+// values too. kShort: weights of at most eight chunks, all of codes that read x alike, whose rows are enough for half
+// of the card's warps. kNone: the kernel that fetches one chunk ahead. Measured (docs/gpu_h200.md).
 enum class LinearStream { kNone, kTiles, kShort };
+enum class LinearFormats { kValues, kCodes, kBoth };  // among the weights: bf16, FP8
 constexpr LinearStream linear_stream_kind(std::int64_t num_tokens, std::int64_t num_rows, std::int64_t in_features,
-                                          bool has_codes, bool reads_alike, std::int64_t shared_bytes) {
-  if (num_tokens > 8 || !has_codes) return LinearStream::kNone;
+                                          LinearFormats formats, bool reads_alike, std::int64_t shared_bytes) {
+  if (num_tokens > 8 || formats == LinearFormats::kValues) return LinearStream::kNone;
   if (in_features <= kLinearWarps * kLinearChunk) {
     const bool fits = linear_stream_shared_bytes(kLinearStreamShortDepth, num_tokens, in_features) <= shared_bytes;
     return reads_alike && num_rows >= 16896 && fits ? LinearStream::kShort : LinearStream::kNone;
   }
   const bool fits = linear_stream_shared_bytes(kLinearStreamDepth, num_tokens, in_features) <= shared_bytes;
   // A lane has one scale of a warp's chunks.
-  const bool takes = num_tokens <= 2 && num_rows >= 3072 && in_features <= 32 * kLinearWarps * kLinearChunk;
+  const bool few = num_tokens <= (formats == LinearFormats::kCodes ? 8 : 2);
+  const bool takes = few && num_rows >= 3072 && in_features <= 32 * kLinearWarps * kLinearChunk;
   return takes && fits ? LinearStream::kTiles : LinearStream::kNone;
 }
 

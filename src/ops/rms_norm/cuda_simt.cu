@@ -1,5 +1,6 @@
 #include "ops/cuda/activation_quantiser.cuh"
 #include "ops/cuda/device_rows.cuh"
+#include "ops/cuda/launch_early.cuh"
 #include "ops/rms_norm/rms_norm.h"
 
 namespace fathom::cuda {
@@ -18,6 +19,7 @@ __global__ void __launch_bounds__(kThreads)
     rms_norm_rows(const std::uint32_t* x, const std::uint32_t* weight, std::uint32_t* out, std::uint32_t* quantised,
                   int pairs, float eps) {
   __shared__ float shared[kThreads / 32];
+  admit_next_launch();
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * pairs;
   const std::uint32_t* row = x + begin;
   float sum = 0.0f;

@@ -6,6 +6,7 @@
 //
 // Keys pass through shared memory as bf16 tiles of 64. S: a warp has one tile of heads and some of the keys.
 // P V: a warp has all heads and 64 of the channels. Sums of P come from the fragments that P V reads.
+#include "ops/cuda/launch_early.cuh"
 #include "ops/cuda/ptx/mma.cuh"
 #include "ops/sparse_attention/group_softmax.cuh"
 #include "ops/sparse_attention/raw_key.cuh"
@@ -241,6 +242,7 @@ __device__ __forceinline__ bool arrives_last(const AttentionCall& call, int row,
 template <int kTiles, bool kSplit, bool kFolds>
 __global__ void __launch_bounds__(kAttentionThreads, kTiles == 1 ? 2 : 1)
     attend(const __grid_constant__ AttentionCall call) {
+  admit_next_launch();
   extern __shared__ __align__(128) unsigned char memory[];
   Shared<kTiles> shared;
   shared.q = reinterpret_cast<Bf16Bits*>(memory);
@@ -330,6 +332,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kTiles == 1 ? 2 : 1)
 
 // Folds a row's groups left to right, one block a (row, head), four channels a thread.
 __global__ void __launch_bounds__(kHeadDim / 4) combine(const __grid_constant__ AttentionCall call) {
+  admit_next_launch();
   const int row = static_cast<int>(blockIdx.x), num_groups = row_keys(call, row).num_groups();
   if (num_groups > call.num_splits) return;
   fold_groups(call, row, static_cast<int>(blockIdx.y), static_cast<int>(threadIdx.x), num_groups);
