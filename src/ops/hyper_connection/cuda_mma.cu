@@ -7,8 +7,7 @@
 // The second loads the streams while the partial sums arrive, and runs Sinkhorn on a matrix held whole in a
 // thread: 20 iterations need no shuffle and four reciprocals a step.
 // Both may begin before the launch ahead of them has ended, and read fn and the norm's weight meanwhile. No parameter
-// is
-// __restrict__: reads of what earlier launches write must stay behind the wait for them.
+// is declared __restrict__: reads of what earlier launches write must stay behind the wait for them.
 #include "ops/cuda/activation_quantiser.cuh"
 #include "ops/cuda/device_rows.cuh"
 #include "ops/cuda/launch_early.cuh"
