@@ -229,8 +229,36 @@ TEST(CudaPlan, experts_scratch_has_disjoint_parts) {
   EXPECT_EQ(moe_max_items(128, 256, 6), 256);
 }
 
+TEST(CudaPlan, experts_tiles_lie_apart) {
+  const MoeScratch s = moe_scratch(2048, 4096, 2048, 256, 6);
+  const std::int64_t shared_row = moe_shared_tile_row(2048, 256, 6, kMoeWgmmaTokens);
+  EXPECT_GE(s.tiles - s.tile_rows, (shared_row + 2048) * 8);
+  EXPECT_GE(s.tiles_t - s.tiles, (shared_row + 2048) * 4096 * 2);
+  EXPECT_GE(s.total - s.tiles_y, 2048 * 7 * 4096 * 2);
+  // Items of any sizes, one after another: each has room for its rows in whole eights.
+  std::int64_t begin = 0, end = 0;
+  for (std::int64_t item = 0; item < 500; ++item) {
+    const std::int64_t count = 1 + item * 37 % kMoeWgmmaTokens;
+    EXPECT_GE(moe_tile_row(begin, item), end) << item;
+    end = moe_tile_row(begin, item) + (count + 7) / 8 * 8;
+    begin += count;
+  }
+  EXPECT_GE(moe_tile_row(begin, 500), end);
+}
+
+TEST(CudaPlan, experts_chunks_come_in_the_order_of_their_sums) {
+  for (const int num_chunks : {1, 2, 7, 8, 10, 16, 32, 56}) {
+    int step = 0;
+    for (int p = 0; p < kMoeWarps; ++p) {
+      for (int chunk = p; chunk < num_chunks; chunk += kMoeWarps)
+        EXPECT_EQ(moe_step_of_chunk(chunk, num_chunks), step++) << chunk << " of " << num_chunks;
+    }
+    EXPECT_EQ(step, num_chunks);
+  }
+}
+
 TEST(CudaPlan, experts_pieces_cover_every_split_of_rows) {
-  // Any rows of any experts in pieces of 32 are at most this many: all full but one an expert.
+  // Any rows of any experts in pieces of 56 are at most this many: all full but one an expert.
   for (const std::int64_t tokens : {1, 7, 100, 512, 4096}) {
     for (const std::int64_t experts : {1, 5, 256}) {
       const std::int64_t entries = tokens * 6, hit = moe_max_items(tokens, experts, 6);
@@ -244,11 +272,10 @@ TEST(CudaPlan, experts_take_larger_tiles_where_there_is_work_for_them) {
   EXPECT_EQ(moe_down_rows(6, 4096), 64) << "one row of x: more blocks than multiprocessors matter more";
   EXPECT_EQ(moe_down_rows(16, 4096), 128);
   EXPECT_EQ(moe_down_rows(256, 64), 64);
-  EXPECT_EQ(moe_wgmma_tokens(128, 256, 6), 0);
-  EXPECT_EQ(moe_wgmma_tokens(128, 8, 2), 0) << "a decode step";
-  EXPECT_GT(moe_wgmma_tokens(129, 8, 2), 0);
-  EXPECT_EQ(moe_wgmma_tokens(1024, 256, 6), 32);
-  EXPECT_EQ(moe_wgmma_tokens(2048, 256, 6), 64);
+  EXPECT_FALSE(moe_uses_wgmma(128, 256, 6));
+  EXPECT_FALSE(moe_uses_wgmma(128, 8, 2)) << "a decode step";
+  EXPECT_TRUE(moe_uses_wgmma(129, 8, 2));
+  EXPECT_TRUE(moe_uses_wgmma(512, 256, 6));
 }
 
 TEST(CudaPlan, hyper_connection_scratch_covers_both_variants) {

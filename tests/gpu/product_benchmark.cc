@@ -168,6 +168,7 @@ TEST(Bench, moe_experts) {
       std::vector<View> ids;
       std::vector<bool> hit(kExperts);
       double distinct = 0;
+      int most = 0;
       for (int copy = 0; copy < copies; ++copy) {
         std::fill(hit.begin(), hit.end(), false);
         std::vector<std::int32_t> host_ids;
@@ -181,6 +182,8 @@ TEST(Bench, moe_experts) {
           for (const std::int32_t e : row) host_ids.push_back(e), hit[static_cast<std::size_t>(e)] = true;
         }
         distinct += static_cast<double>(std::count(hit.begin(), hit.end(), true)) / copies;
+        std::vector<int> rows(kExperts);
+        for (const std::int32_t e : host_ids) most = std::max(most, ++rows[static_cast<std::size_t>(e)]);
         ids.push_back(arena.copy(make_view(host_ids.data(), {batch, kTopk})));
       }
       std::vector<float> w(static_cast<std::size_t>(batch * kTopk), 0.25f);
@@ -188,6 +191,9 @@ TEST(Bench, moe_experts) {
       const View x = random_bf16(arena, {batch, kHidden}), out = arena.poisoned(DType::kBF16, {batch, kHidden});
       const MoeExpertsPlan plan =
           plan_moe_experts({batch, kHidden, kInter, kExperts, kTopk, 10.0f, kServe}, device_info());
+      std::snprintf(text, sizeof(text), "  %d rows: %.1f experts hit, %.1f rows each, at most %d", batch, distinct,
+                    batch * kTopk / distinct, most);
+      report(text);
       for (const bool with_shared : {false, true}) {
         for (const std::string variant : {"mma", "mma_arrival", "wgmma"}) {
           if (variant == (batch > 128 ? "mma_arrival" : "wgmma")) continue;

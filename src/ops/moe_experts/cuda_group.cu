@@ -7,6 +7,7 @@ namespace fathom::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kGroupThreads = 1024;
 constexpr int kMaxExperts = 1024;
 
 // The sum over the lanes below and this one.
@@ -23,10 +24,12 @@ __device__ __forceinline__ int running_sum(int value) {
 // a product do not see each other, so nothing downstream depends on it.
 __device__ void group_entries(const MoeCall& call) {
   __shared__ int counts[kMaxExperts], begins[kMaxExperts], total_items;
-  const int tid = static_cast<int>(threadIdx.x), num_entries = call.num_tokens * call.topk;
-  for (int e = tid; e < call.num_experts; e += kThreads) counts[e] = 0;
+  const int tid = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x),
+            num_entries = call.num_tokens * call.topk;
+  for (int e = tid; e < call.num_experts; e += threads) counts[e] = 0;
   __syncthreads();
-  for (int i = tid; i < num_entries; i += kThreads) atomicAdd(&counts[call.expert_ids[i]], 1);
+#pragma unroll 4
+  for (int i = tid; i < num_entries; i += threads) atomicAdd(&counts[__ldg(call.expert_ids + i)], 1);
   __syncthreads();
   if (tid < 32) {  // one warp: running sums of counts and of used experts
     int entries = 0, items = 0;
@@ -36,10 +39,9 @@ __device__ void group_entries(const MoeCall& call) {
       const int num = count > 0 ? (count - 1) / call.item_entries + 1 : 0;
       const int sum = running_sum(count), item = running_sum(num), begin = entries + sum - count;
       if (e < call.num_experts) begins[e] = begin;
-      for (int i = 0; i < num; ++i) {
-        const int first = i * call.item_entries;
-        call.items[items + item - num + i] = {e, begin + first, min(count - first, call.item_entries), 0};
-      }
+      const int least = num > 0 ? count / num : 0, longer = count - num * least;  // pieces alike to one entry
+      for (int i = 0; i < num; ++i)
+        call.items[items + item - num + i] = {e, begin + i * least + min(i, longer), least + (i < longer ? 1 : 0), 0};
       entries += __shfl_sync(0xffffffffu, sum, 31);
       items += __shfl_sync(0xffffffffu, item, 31);
     }
@@ -47,63 +49,130 @@ __device__ void group_entries(const MoeCall& call) {
   }
   __syncthreads();
   if (tid == 0) *call.num_items = total_items;
-  for (int i = tid; i < num_entries; i += kThreads) call.entries[atomicAdd(&begins[call.expert_ids[i]], 1)] = i;
+#pragma unroll 4
+  for (int i = tid; i < num_entries; i += threads) call.entries[atomicAdd(&begins[__ldg(call.expert_ids + i)], 1)] = i;
 }
 
-// Piece i of eight columns through AQ 128 if asked for, and in the order of the products: columns c and c + 4 paired
-// like codes; `by_step`, the pairs of a chunk of 128 by the 16-column step that takes them (tiles.cuh, multiply_chunk),
-// in it those of lanes 0 to 3 for the first half of the fragment, then for the second. A chunk is read before it is
-// written, so `out` may be `in`.
-__device__ __forceinline__ void order_piece(const Bf16Bits* in, Bf16Bits* out, std::int64_t i, std::int64_t num_pieces,
-                                            bool quantise, bool by_step) {
-  const uint4 x = reinterpret_cast<const uint4*>(in)[i < num_pieces ? i : num_pieces - 1];
+// Eight columns of a row through AQ 128 if asked for, columns c and c + 4 paired like codes. The sixteen lanes of a
+// chunk of 128 call together.
+__device__ __forceinline__ void pair_piece(const uint4& x, bool quantise, std::uint32_t (&pairs)[4]) {
   std::uint32_t v[4] = {x.x, x.y, x.z, x.w};
   std::uint32_t m = max_magnitude(max_magnitude(v[0], v[1]), max_magnitude(v[2], v[3]));
 #pragma unroll
   for (int offset = 8; offset > 0; offset >>= 1) m = max_magnitude(m, __shfl_xor_sync(0xffffffffu, m, offset));
   if (quantise) simulate_aq<4>(v, pair_maximum(m));
-  if (i >= num_pieces) return;
-  const uint4 pairs = make_uint4(__byte_perm(v[0], v[2], 0x5410), __byte_perm(v[0], v[2], 0x7632),
-                                 __byte_perm(v[1], v[3], 0x5410), __byte_perm(v[1], v[3], 0x7632));
-  if (!by_step) {
-    reinterpret_cast<uint4*>(out)[i] = pairs;
-    return;
-  }
-  const int t = static_cast<int>(i % 16) / 4, word = static_cast<int>(i % 4);
-  std::uint32_t* steps = reinterpret_cast<std::uint32_t*>(out) + i / 16 * 64 + word * 16 + t;
-  steps[0] = pairs.x, steps[4] = pairs.y, steps[8] = pairs.z, steps[12] = pairs.w;
+  pairs[0] = __byte_perm(v[0], v[2], 0x5410), pairs[1] = __byte_perm(v[0], v[2], 0x7632);
+  pairs[2] = __byte_perm(v[1], v[3], 0x5410), pairs[3] = __byte_perm(v[1], v[3], 0x7632);
 }
 
 // Block 0 groups; the others put rows of x in order.
-__global__ void __launch_bounds__(kThreads) group_rows(MoeCall call, std::int64_t num_pieces, bool by_step) {
+__global__ void __launch_bounds__(kThreads) group_rows(MoeCall call, std::int64_t num_pieces) {
   if (blockIdx.x == 0) return group_entries(call);
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) - 1) * kThreads + threadIdx.x;
-  order_piece(call.x, call.x_quantised, i, num_pieces, call.quantise, by_step);
+  std::uint32_t pairs[4];
+  pair_piece(reinterpret_cast<const uint4*>(call.x)[i < num_pieces ? i : num_pieces - 1], call.quantise, pairs);
+  if (i < num_pieces)
+    reinterpret_cast<uint4*>(call.x_quantised)[i] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
-__global__ void __launch_bounds__(kThreads) order_intermediate(MoeCall call, std::int64_t num_pieces) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  order_piece(call.t, call.t, i, num_pieces, call.quantise, true);
+__global__ void __launch_bounds__(kGroupThreads) group_entries_alone(MoeCall call) { group_entries(call); }
+
+// Where a 16-byte piece of a tile's row lies: rows of 128 bytes, as products read them (swizzle_128).
+__device__ __forceinline__ int swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
+
+// v[i] of lane 4 j + w becomes v[j] of lane 4 i + w: pair i of the four lanes that share a word of codes.
+__device__ __forceinline__ void transpose_lanes(std::uint32_t (&v)[4]) {
+  const int mine = static_cast<int>(threadIdx.x) % 16 / 4;
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit <<= 1) {
+    const bool high = (mine & bit) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & bit) != 0) continue;
+      const std::uint32_t other = __shfl_xor_sync(0xffffffffu, high ? v[i] : v[i | bit], 4 * bit);
+      if (high)
+        v[i] = other;
+      else
+        v[i | bit] = other;
+    }
+  }
 }
 
-__global__ void __launch_bounds__(kThreads) sum_experts(MoeCall call, std::int64_t num_pairs) {
+// A block has eight rows of a tile, a warp each; blockIdx.y: pieces of the shared expert's rows, then items.
+__global__ void __launch_bounds__(kThreads) order_tiles(MoeCall call, int shared_pieces, int shared_row, bool input) {
+  const int piece = static_cast<int>(blockIdx.y), item = piece - shared_pieces,
+            first = 8 * static_cast<int>(blockIdx.x), r = first + static_cast<int>(threadIdx.x) / 32,
+            lane = static_cast<int>(threadIdx.x) % 32;
+  const int width = input ? call.hidden : call.intermediate, num_chunks = width / 128;
+  int count, row, rows, entry;
+  if (item < 0) {
+    count = min(kMoeWgmmaSharedTokens, call.num_tokens - piece * kMoeWgmmaSharedTokens);
+    row = shared_row + piece * kMoeWgmmaSharedTokens, rows = kMoeWgmmaSharedTokens;
+    if (first >= count) return;
+    entry = call.num_tokens * call.topk + piece * kMoeWgmmaSharedTokens + min(r, count - 1);
+  } else {
+    if (item >= *call.num_items) return;
+    const MoeItem it = call.items[item];
+    count = it.count, row = static_cast<int>(moe_tile_row(it.begin, item)), rows = (count + 7) / 8 * 8;
+    if (first >= count) return;
+    entry = call.entries[it.begin + min(r, count - 1)];
+  }
+  const int token = item < 0 ? entry - call.num_tokens * call.topk : entry / call.topk;
+  if (input && lane == 0) {
+    const float weight = item < 0 || r >= count ? 1.0f : call.expert_weights[entry];
+    call.tile_rows[row + r] = {r < count ? entry : -1, weight};
+  }
+  if (r >= count) return;  // a whole warp
+  const auto* from = reinterpret_cast<const uint4*>((input ? call.x : call.t) +
+                                                    static_cast<std::int64_t>(input ? token : entry) * width);
+  auto* tile = reinterpret_cast<unsigned char*>(call.tiles) + static_cast<std::int64_t>(row) * width * 2;
+  // Lane 4 t + word of a chunk's sixteen will have, of step 2 word + t / 2, the half t % 2 of the fragment.
+  const int place = lane % 4 * 4 + lane % 16 / 4;
+  unsigned char* to = tile + place / 8 * rows * 128 + swizzled(r, place % 8);
+  constexpr int kAtOnce = 4;
+  for (int base = 0; base < width / 8; base += 32 * kAtOnce) {
+    uint4 x[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (base + 32 * k < width / 8) x[k] = from[base + 32 * k + lane];  // alike in a warp: widths are of two chunks
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (base + 32 * k >= width / 8) break;
+      std::uint32_t pairs[4];
+      pair_piece(x[k], call.quantise, pairs);
+      transpose_lanes(pairs);
+      const int chunk = (base + 32 * k + lane) / 16;
+      *reinterpret_cast<uint4*>(to + static_cast<std::int64_t>(moe_step_of_chunk(chunk, num_chunks)) * rows * 256) =
+          make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+  }
+}
+
+// A thread has kPairs pairs of neighbouring columns.
+template <int kPairs>
+struct alignas(4 * kPairs) ColumnPairs {
+  std::uint32_t v[kPairs];
+};
+template <int kPairs>
+__global__ void __launch_bounds__(kThreads) sum_experts(MoeCall call, std::int64_t num_pieces) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= num_pairs) return;
-  const int row_pairs = call.hidden / 2;
-  const std::int64_t token = i / row_pairs, column = i % row_pairs;
-  const auto* y = reinterpret_cast<const std::uint32_t*>(call.y);
-  float low = 0.0f, high = 0.0f;
-  for (int k = 0; k < call.topk; ++k) {
-    const std::uint32_t v = y[(token * call.topk + k) * row_pairs + column];
-    low += bf16_low(v);
-    high += bf16_high(v);
-  }
-  if (call.has_shared) {
-    const std::uint32_t v = y[(static_cast<std::int64_t>(call.num_tokens) * call.topk + token) * row_pairs + column];
-    low += bf16_low(v);
-    high += bf16_high(v);
-  }
-  reinterpret_cast<std::uint32_t*>(call.out)[i] = pack_bf16(low, high);
+  if (i >= num_pieces) return;
+  const int row_pieces = call.hidden / (2 * kPairs);
+  const std::int64_t token = i / row_pieces, column = i % row_pieces;
+  const auto* y = reinterpret_cast<const ColumnPairs<kPairs>*>(call.y);
+  float low[kPairs] = {}, high[kPairs] = {};
+  const auto add = [&](std::int64_t row) {
+    const ColumnPairs<kPairs> pairs = y[row * row_pieces + column];
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) low[p] += bf16_low(pairs.v[p]), high[p] += bf16_high(pairs.v[p]);
+  };
+#pragma unroll 2
+  for (int k = 0; k < call.topk; ++k) add(token * call.topk + k);
+  if (call.has_shared) add(static_cast<std::int64_t>(call.num_tokens) * call.topk + token);
+  ColumnPairs<kPairs> sum;
+#pragma unroll
+  for (int p = 0; p < kPairs; ++p) sum.v[p] = pack_bf16(low[p], high[p]);
+  reinterpret_cast<ColumnPairs<kPairs>*>(call.out)[i] = sum;
 }
 
 }  // namespace
@@ -143,21 +212,32 @@ MoeCall make_moe_call(ExecutionContext& context, const MoeExpertsPlan& plan, con
   return call;
 }
 
-void launch_group_rows(const MoeCall& call, MoeOrder order, cudaStream_t stream) {
+void launch_group_rows(const MoeCall& call, cudaStream_t stream) {
   const std::int64_t pieces = static_cast<std::int64_t>(call.num_tokens) * call.hidden / 8;
   const auto blocks = static_cast<unsigned>(1 + (pieces + kThreads - 1) / kThreads);
-  group_rows<<<blocks, kThreads, 0, stream>>>(call, pieces, order == MoeOrder::kBySteps);
+  group_rows<<<blocks, kThreads, 0, stream>>>(call, pieces);
 }
 
-void launch_order_intermediate(const MoeCall& call, cudaStream_t stream) {
-  const std::int64_t rows = static_cast<std::int64_t>(call.num_tokens) * (call.topk + (call.has_shared ? 1 : 0));
-  const std::int64_t pieces = rows * call.intermediate / 8;
-  order_intermediate<<<static_cast<unsigned>((pieces + kThreads - 1) / kThreads), kThreads, 0, stream>>>(call, pieces);
+void launch_group_entries(const MoeCall& call, cudaStream_t stream) {
+  group_entries_alone<<<1, kGroupThreads, 0, stream>>>(call);
+}
+
+void launch_order_tiles(const MoeCall& call, MoeTiles which, cudaStream_t stream) {
+  const int shared_pieces = call.has_shared ? (call.num_tokens + kMoeWgmmaSharedTokens - 1) / kMoeWgmmaSharedTokens : 0;
+  const std::int64_t items = moe_max_pieces(call.num_tokens, call.num_experts, call.topk, call.item_entries);
+  const dim3 grid(static_cast<unsigned>(call.item_entries / 8), static_cast<unsigned>(shared_pieces + items));
+  const std::int64_t shared_row = moe_shared_tile_row(call.num_tokens, call.num_experts, call.topk, call.item_entries);
+  order_tiles<<<grid, kThreads, 0, stream>>>(call, shared_pieces, static_cast<int>(shared_row),
+                                             which == MoeTiles::kInput);
 }
 
 void launch_sum_experts(const MoeCall& call, cudaStream_t stream) {
   const std::int64_t pairs = static_cast<std::int64_t>(call.num_tokens) * call.hidden / 2;
-  sum_experts<<<static_cast<unsigned>((pairs + kThreads - 1) / kThreads), kThreads, 0, stream>>>(call, pairs);
+  const auto blocks = [](std::int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); };
+  if (call.num_tokens > kMoeDecodeTokens)
+    sum_experts<4><<<blocks(pairs / 4), kThreads, 0, stream>>>(call, pairs / 4);
+  else
+    sum_experts<1><<<blocks(pairs), kThreads, 0, stream>>>(call, pairs);
 }
 
 }  // namespace fathom::cuda

@@ -126,7 +126,7 @@ void run(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExperts
     call.arrivals = context.arrivals;
   }
   const cudaStream_t stream = stream_of(context);
-  launch_group_rows(call, MoeOrder::kLikeCodes, stream);
+  launch_group_rows(call, stream);
   if (call.experts.format == WeightFormat::kMxfp4)
     launch_experts<WeightFormat::kMxfp4>(call, stream);
   else

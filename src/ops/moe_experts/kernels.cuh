@@ -13,6 +13,12 @@ struct MoeItem {
   std::int32_t expert, begin, count, unused;
 };
 
+// A row of a tile: its entry, or -1 where the tile has no more, and its routing weight.
+struct MoeTileRow {
+  std::int32_t entry;
+  float weight;
+};
+
 struct MoeCall {
   DeviceExperts experts;
   DeviceWeight shared_w1, shared_w3, shared_w2;
@@ -25,6 +31,8 @@ struct MoeCall {
   std::int32_t item_entries;  // most of an item
   std::int32_t* entries;
   Bf16Bits *x_quantised, *t, *y, *out;
+  Bf16Bits* tiles;          // wgmma: x, then t, as its blocks copy them (order_tiles)
+  MoeTileRow* tile_rows;    // and what their rows are
   std::uint32_t* arrivals;  // [tokens, hidden / kMoeDownRows] zeros, or null: y is summed by a launch of its own
   std::int32_t num_tokens, topk, hidden, intermediate, num_experts;
   float limit;
@@ -32,12 +40,16 @@ struct MoeCall {
 };
 
 MoeCall make_moe_call(ExecutionContext& context, const MoeExpertsPlan& plan, const MoeExpertsArgs& args);
-// How columns lie in x_quantised and t: like the codes of a word, or by the 16-column steps of a warpgroup's product.
-enum class MoeOrder { kLikeCodes, kBySteps };
-// Items and entries, and x_quantised.
-void launch_group_rows(const MoeCall& call, MoeOrder order, cudaStream_t stream);
-// t of all rows through AQ and by steps, in place.
-void launch_order_intermediate(const MoeCall& call, cudaStream_t stream);
+// Items and entries, and x_quantised: columns paired like the codes of a word.
+void launch_group_rows(const MoeCall& call, cudaStream_t stream);
+// Items and entries alone.
+void launch_group_entries(const MoeCall& call, cudaStream_t stream);
+// Rows of x, or of t, through AQ to call.tiles: those of items, then the shared expert's in pieces of
+// kMoeWgmmaSharedTokens. A tile has, for each chunk of 128 columns, in the order of the sums (moe_step_of_chunk), two
+// halves of 64 columns by 16-column steps of a product; a half has the tile's rows, to whole eights (or room for
+// kMoeWgmmaSharedTokens), of 128 bytes each, their 16-byte pieces swizzled (swizzle_128).
+enum class MoeTiles { kInput, kIntermediate };
+void launch_order_tiles(const MoeCall& call, MoeTiles which, cudaStream_t stream);
 // out = bf16( sum of y over the row's experts in ascending id, then the shared one ).
 void launch_sum_experts(const MoeCall& call, cudaStream_t stream);
 

@@ -15,7 +15,7 @@ inline constexpr float kMoeUnfold = 0x1p30f;  // fragments carry 2^-30 so that 2
 __device__ __forceinline__ void scaled_pairs(std::uint32_t codes, std::uint32_t scale, std::uint32_t (&pairs)[4]) {
   device_pairs(codes, pairs);
 #pragma unroll
-  for (std::uint32_t& pair : pairs) pair = mul_bf16x2(pair, scale);
+  for (int i = 0; i < 4; ++i) pairs[i] = mul_bf16x2(pairs[i], scale);
 }
 
 // Where lane t's 32 columns of a row lie, in the first chunk; later ones at fixed distances.
@@ -38,21 +38,14 @@ template <>
 struct RowCodes<WeightFormat::kMxfp4> {
   uint4 codes;
   std::uint32_t scale;
-  // The address worked out at each load: wgmma's loads then stay ahead of its wait for x (sunk behind it, 1,024 rows
-  // take 2,187 us instead of 1,910).
-  __device__ __forceinline__ void load(const DeviceWeight& w, int row, int chunk, int t) {
-    codes = load_streaming(w.values + (static_cast<std::int64_t>(row) * w.k + chunk * kMoeChunk) / 2 + 16 * t);
-    scale = w.scale[static_cast<std::int64_t>(row) * (w.k / 32) + chunk * 4 + t];
-  }
   __device__ __forceinline__ void load(const RowPlace<WeightFormat::kMxfp4>& row, int chunk) {
     codes = load_streaming(row.values + chunk * row.kCodeBytes);
     scale = row.scales[chunk * row.kScaleBytes];
   }
   // Pairs of code words 2 q and 2 q + 1 (q = 0, 1): eight fragments.
   __device__ __forceinline__ void pairs(int word, std::uint32_t (&out)[4]) const {
-    const std::uint32_t bits = (scale + 96u) << 7;
     const std::uint32_t c = word == 0 ? codes.x : word == 1 ? codes.y : word == 2 ? codes.z : codes.w;
-    scaled_pairs(c, bits | bits << 16, out);
+    scaled_pairs(c, scale * 0x00800080u + 96u * 0x00800080u, out);  // (scale + 96) << 7 in both halves
   }
 };
 
@@ -60,11 +53,6 @@ template <>
 struct RowCodes<WeightFormat::kNvfp4> {
   uint4 codes;
   std::uint32_t scale;  // two e4m3
-  __device__ __forceinline__ void load(const DeviceWeight& w, int row, int chunk, int t) {
-    codes = load_streaming(w.values + (static_cast<std::int64_t>(row) * w.k + chunk * kMoeChunk) / 2 + 16 * t);
-    scale = *reinterpret_cast<const std::uint16_t*>(w.scale + static_cast<std::int64_t>(row) * (w.k / 16) + chunk * 8 +
-                                                    2 * t);
-  }
   __device__ __forceinline__ void load(const RowPlace<WeightFormat::kNvfp4>& row, int chunk) {
     codes = load_streaming(row.values + chunk * row.kCodeBytes);
     scale = *reinterpret_cast<const std::uint16_t*>(row.scales + chunk * row.kScaleBytes);
@@ -82,11 +70,6 @@ struct RowCodes<WeightFormat::kNvfp4> {
 template <>
 struct RowCodes<WeightFormat::kFp8Block128> {
   uint4 first, second;
-  __device__ __forceinline__ void load(const DeviceWeight& w, int row, int chunk, int t) {
-    const std::uint8_t* p = w.values + static_cast<std::int64_t>(row) * w.k + chunk * kMoeChunk + 32 * t;
-    first = load_streaming(p);
-    second = load_streaming(p + 16);
-  }
   __device__ __forceinline__ void load(const RowPlace<WeightFormat::kFp8Block128>& row, int chunk) {
     first = load_streaming(row.values + chunk * row.kCodeBytes);
     second = load_streaming(row.values + chunk * row.kCodeBytes + 16);
