@@ -73,6 +73,7 @@ Result<Bench> make_bench(const BenchOptions& options, std::int64_t num_tokens, c
   }
   load.max_step_tokens = options.chunk;
   load.max_logit_rows = 1;
+  load.max_context_tokens = options.model.max_context;
   FATHOM_ASSIGN_OR_RETURN(const std::string path, find_model(options.model.model));
   Bench bench;
   FATHOM_ASSIGN_OR_RETURN(bench.loaded, load_model(path, load));

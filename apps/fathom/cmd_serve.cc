@@ -137,6 +137,7 @@ Result<std::unique_ptr<Executor>> make_model_executor(const ServeOptions& option
   FATHOM_ASSIGN_OR_RETURN(load.variants, parse_variants(options.model.variants));
   load.max_step_tokens = options.prefill_chunk_alone + options.max_running;
   load.max_logit_rows = std::max<std::int64_t>(options.max_running * (1 + kMaxDraft), options.prefill_chunk_alone);
+  load.max_context_tokens = options.model.max_context;
   load.progress = server.loading_progress(kVerifiedShare, kPlacedShare);
   FATHOM_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(path, load));
   FATHOM_ASSIGN_OR_RETURN(ModelExecutorOptions pools, plan_pools(options, *loaded.model, load.max_step_tokens));

@@ -70,6 +70,7 @@ Result<OpenedModel> open_model(const ModelFlags& flags, bool with_tokenizer, std
   options.remembered_variants = true;
   options.max_logit_rows = max_logit_rows + (drafts.num_drafts > 0 ? 2 * kMaxDraft : 0);
   options.max_step_tokens = kStepTokens;
+  options.max_context_tokens = flags.max_context;
   options.draft = drafts.num_drafts > 0;  // who drafts nothing needs no room for it
   FATHOM_ASSIGN_OR_RETURN(options.variants, parse_variants(flags.variants));
   ProgressBar bar("loading");

@@ -129,6 +129,7 @@ Result<LoadedModel> load_model(const std::string& path, const LoadOptions& optio
   model.numerics = options.numerics;
   model.max_tokens = options.max_step_tokens;
   model.max_logit_rows = std::min(options.max_logit_rows, options.max_step_tokens);
+  model.max_context_tokens = options.max_context_tokens;
   model.draft = options.draft;
   const std::int64_t total_bytes = loaded.checkpoint->catalog.total_bytes();
   model.progress = part_of(options.progress, total_bytes, 0.0, 0.8);

@@ -32,8 +32,9 @@ struct LoadOptions {
   std::function<void(OpRegistry&)> register_more;             // for tests: variants beside this program's own
   std::int64_t max_step_tokens = 512;                         // prefill chunk
   std::int64_t max_logit_rows = 16;
-  bool draft = true;      // bind draft blocks where the checkpoint has them
-  LoadProgress progress;  // hears of every tensor, in bytes of the checkpoint; never less than before
+  std::int64_t max_context_tokens = 0;  // of a sequence; 0: what the model takes
+  bool draft = true;                    // bind draft blocks where the checkpoint has them
+  LoadProgress progress;                // hears of every tensor, in bytes of the checkpoint; never less than before
 };
 
 // Members in the order of their dependence; the model refers to all before it.

@@ -11,11 +11,12 @@ namespace fathom {
 namespace {
 
 std::int64_t activation_bytes_of(const ModelConfig& config, const CapacityRequest& request, const CacheLayout& layout,
-                                 const DeviceInfo& device) {
+                                 const DeviceInfo& device, std::int64_t max_context_tokens) {
   ActivationLimits limits;
   limits.max_tokens = request.max_step_tokens;
   limits.max_logit_rows = std::max<std::int64_t>(limits.max_logit_rows, request.max_sequences);
-  limits.index_score_bytes = index_score_budget_bytes(config, limits.max_logit_rows, 4 * kMiB, device);
+  limits.index_score_bytes =
+      index_score_budget_bytes(config, limits.max_logit_rows, max_context_tokens, 4 * kMiB, device);
   const ModelPlans plans =
       plan_model(config, layout, request.numerics, {limits.max_tokens, limits.max_logit_rows}, device);
   limits.workspace_bytes = plans.workspace_bytes;
@@ -37,7 +38,7 @@ CapacityPlan plan_capacity(const ModelConfig& config, const CapacityRequest& req
   CapacityPlan plan;
   plan.request = request;
   plan.layout = plan_cache_layout(config, request.numerics, request.num_draft_layers);
-  plan.activation_bytes = activation_bytes_of(config, request, plan.layout, device);
+  plan.activation_bytes = activation_bytes_of(config, request, plan.layout, device, request.max_context_tokens);
   // A decoding sequence holds the window blocks a single row can touch; the step that prefills holds more.
   const std::int64_t window_blocks = num_window_blocks(1);
   plan.fixed_sequence_bytes = plan.layout.state_slot_bytes + window_blocks * plan.layout.window_block_bytes;
@@ -54,7 +55,10 @@ CapacityPlan plan_capacity(const ModelConfig& config, const CapacityRequest& req
   plan.fits = plan.total_bytes <= request.memory_bytes;
   if (!plan.weights_fit) return plan;
   plan.largest_num_sequences = available / plan.sequence_bytes;
-  const std::int64_t share = available / request.max_sequences - plan.fixed_sequence_bytes;
+  // Index scores of the longest context, whatever was asked for.
+  const std::int64_t more_bytes =
+      activation_bytes_of(config, request, plan.layout, device, config.max_position_embeddings) - plan.activation_bytes;
+  const std::int64_t share = (available - more_bytes) / request.max_sequences - plan.fixed_sequence_bytes;
   if (share <= 0) return plan;
   plan.largest_context_tokens = config.max_position_embeddings;
   if (plan.layout.context_block_bytes > 0) {

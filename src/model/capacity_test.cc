@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/units.h"
+#include "model/plans.h"
 
 namespace fathom {
 namespace {
@@ -60,6 +61,17 @@ TEST(Capacity, WeightsAlone) {
   EXPECT_FALSE(plan.fits);
   EXPECT_EQ(plan.largest_context_tokens, 0);
   EXPECT_EQ(plan.largest_num_sequences, 0);
+}
+
+TEST(Capacity, IndexScoresOnACardFollowTheLongestContext) {
+  const ModelConfig config = flash_config();
+  DeviceInfo card;
+  card.backend = BackendKind::kCuda;
+  EXPECT_EQ(index_score_budget_bytes(config, 64, 0, 4 * kMiB, card), 64 * std::int64_t{config.max_position_embeddings});
+  EXPECT_EQ(index_score_budget_bytes(config, 64, 131'072, 4 * kMiB, card), 64 * 131'072);
+  EXPECT_EQ(index_score_budget_bytes(config, 1024, 131'072, 4 * kMiB, card), 128 * 131'072) << "at most 128 rows";
+  EXPECT_EQ(index_score_budget_bytes(config, 64, 8192, 4 * kMiB, card), 4 * kMiB);
+  EXPECT_EQ(index_score_budget_bytes(config, 64, 131'072, 4 * kMiB, DeviceInfo{}), 4 * kMiB);
 }
 
 }  // namespace

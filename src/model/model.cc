@@ -30,8 +30,8 @@ Result<std::unique_ptr<Model>> Model::make(const Checkpoint& checkpoint, Backend
   ActivationLimits limits;
   limits.max_tokens = options.max_tokens;
   limits.max_logit_rows = options.max_logit_rows;
-  limits.index_score_bytes =
-      index_score_budget_bytes(config, options.max_logit_rows, options.index_score_bytes, backend.device());
+  limits.index_score_bytes = index_score_budget_bytes(config, options.max_logit_rows, options.max_context_tokens,
+                                                      options.index_score_bytes, backend.device());
   limits.workspace_bytes = model->plans_.workspace_bytes;
   limits.num_arrivals = model->plans_.num_arrivals;
   limits.quantised_inputs = keeps_quantised_inputs(config, options.numerics, backend.device());

@@ -26,6 +26,7 @@ struct ModelOptions {
   Numerics numerics;
   std::int64_t max_tokens = 512;              // rows of a step
   std::int64_t max_logit_rows = 16;           // rows of a step that yield logits
+  std::int64_t max_context_tokens = 0;        // of a sequence; 0: what the config says. Longer ones score in more tiles
   std::int64_t index_score_bytes = 4 * kMiB;  // one tile of index scores; raised as index_score_budget_bytes says
   bool draft = true;                          // bind draft blocks where the checkpoint has them
   LoadProgress progress;                      // of placing weights

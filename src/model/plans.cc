@@ -110,10 +110,11 @@ bool keeps_quantised_inputs(const ModelConfig& config, const Numerics& numerics,
          config.q_lora_rank % 128 == 0;
 }
 
-std::int64_t index_score_budget_bytes(const ModelConfig& config, std::int64_t max_logit_rows, std::int64_t least,
-                                      const DeviceInfo& device) {
+std::int64_t index_score_budget_bytes(const ModelConfig& config, std::int64_t max_logit_rows,
+                                      std::int64_t max_context_tokens, std::int64_t least, const DeviceInfo& device) {
   // A score of 4 bytes for every fourth position.
-  const std::int64_t row_bytes = config.max_position_embeddings;
+  const std::int64_t longest = config.max_position_embeddings,
+                     row_bytes = max_context_tokens > 0 ? std::min(max_context_tokens, longest) : longest;
   const std::int64_t rows = device.backend == BackendKind::kCuda ? std::min<std::int64_t>(max_logit_rows, 128) : 1;
   return std::max(least, std::max<std::int64_t>(rows, 1) * row_bytes);
 }

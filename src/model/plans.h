@@ -73,10 +73,10 @@ struct PlanLimits {
   std::int64_t max_logit_rows = 0;
 };
 
-// Of one tile of index scores: `least`, or one row at the longest context. On CUDA every row of a decode step, at most
-// 128: a tile more is two launches more.
-std::int64_t index_score_budget_bytes(const ModelConfig& config, std::int64_t max_logit_rows, std::int64_t least,
-                                      const DeviceInfo& device);
+// Of one tile of index scores: `least`, or one row at the longest context, which is `max_context_tokens` or, where that
+// is 0, what the config says. On CUDA every row of a decode step, at most 128: a tile more is two launches more.
+std::int64_t index_score_budget_bytes(const ModelConfig& config, std::int64_t max_logit_rows,
+                                      std::int64_t max_context_tokens, std::int64_t least, const DeviceInfo& device);
 
 // Whether a sublayer's input and the low-rank q are written after AQ too, by the operations that make them: where a
 // quantising pass would be a launch. The rows are whole blocks.
