@@ -89,6 +89,8 @@ def test_answers(scratch):
     code, out, err = fathom("generate", "--prompt", "17*23?", "--temperature", 0, "--thinking", "on", "--json")
     answer = json.loads(out)
     check(answer["message"]["content"].strip() == "391" and "340" in answer["message"]["reasoning_content"], out)
+    code, out, err = fathom("generate", "--prompt", "17*23?", "--temperature", 0, "--thinking", "on")
+    check(code == 0 and out == "391\n" and err == answer["message"]["reasoning_content"] + "\n\n", out, err)
     check(answer["usage"]["prompt_tokens"] == 8 and answer["finish_reason"] == "stop", out)
     check(answer["usage"]["total_tokens"] == 8 + answer["usage"]["completion_tokens"], out)
     check(answer["timings"]["decode_tokens_per_s"] > 0 and answer["timings"]["load_ms"] > 0, out)
@@ -213,6 +215,10 @@ def test_logits(scratch):
     some = scratch / "some.safetensors"
     check(fathom("logits", "--ids", ids, "--positions", "0", "--numerics", "plain", "--out", some)[0] == 0, "positions 0")
     check(read_safetensors(some)["logits.0"][2] == tensors["logits.0"][2][:4 * 4096], "the same row alone")
+    single = scratch / "single.json"
+    single.write_text("[0, 4067, 300, 4068, 4080]")
+    check(fathom("logits", "--ids", single, "--positions", "0", "--numerics", "plain", "--out", some)[0] == 0, "a list alone")
+    check(read_safetensors(some)["logits.0"][2] == tensors["logits.0"][2][:4 * 4096], "the same of a list alone")
     reference = scratch / "reference.safetensors"
     code, _, err = fathom("logits", "--ids", ids, "--numerics", "plain", "--out", reference, "--variant", "*=reference")
     check(code == 0, err)

@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "answer.h"
 #include "base/mapped_file.h"
@@ -76,11 +77,16 @@ Status generate(const GenerateOptions& options) {
   how.thinking = options.thinking && !options.raw;
   Status written;
   if (!options.json) {
-    how.on_text = [&](PieceKind kind, std::string_view text) {
+    how.on_text = [&, reasons = false](PieceKind kind, std::string_view text) mutable {
       // Reasoning goes to standard error, so that standard output is the answer alone.
       if (kind == PieceKind::kReasoning) {
         std::fprintf(stderr, "%.*s", static_cast<int>(text.size()), text.data());
-      } else if (written.ok()) {
+        reasons = true;
+        return;
+      }
+      // Where both are one terminal they stand apart.
+      if (std::exchange(reasons, false)) std::fputs("\n\n", stderr);
+      if (written.ok()) {
         written = write_standard_output(text);
       }
     };

@@ -22,9 +22,15 @@ using IdLists = std::vector<std::vector<TokenId>>;
 
 Result<IdLists> read_id_lists(const std::string& path, std::int64_t vocab_size) {
   FATHOM_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_array())
     return invalid_argument(path + ": expected JSON [[id, ...], ...], a list of lists of token ids");
+  // One list alone.
+  if (!json.empty() && !json[0].is_array()) {
+    nlohmann::json one = std::move(json);
+    json = nlohmann::json::array();
+    json.push_back(std::move(one));
+  }
   IdLists lists;
   for (std::size_t i = 0; i < json.size(); ++i) {
     const std::string where = path + ": list " + std::to_string(i);

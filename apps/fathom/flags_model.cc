@@ -35,7 +35,7 @@ void add_logits(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<LogitsOptions>();
   CLI::App* command = app.add_subcommand("logits", "Logits of given token ids, as safetensors");
   add_model_flags(*command, options->model);
-  add_value(*command, "--ids", options->ids, "File: JSON list of lists of token ids", path())->required();
+  add_value(*command, "--ids", options->ids, "File: JSON list of token ids, or of such lists", path())->required();
   add_value(*command, "--positions", options->positions,
             with_default("last, all, or numbers such as 0,5,7", options->positions), any_text());
   add_value(*command, "--out", options->out, "logits.I f32 [positions, vocab] and positions.I i32", path())->required();

@@ -30,7 +30,7 @@ std::optional<ApiError> constrain_calls(const ServedModel& model, const ToolFiel
     strict = strict || tool.strict;
   }
   const bool bound_answer = static_cast<bool>(request.make_constraint);
-  if (callable.empty() || (!must_call && !strict && !bound_answer)) return std::nullopt;
+  if (callable.empty() || (!must_call && !strict && !bound_answer && !tools.is_narrowed)) return std::nullopt;
   const bool parallel = tools.parallel && tools.choice != ToolFields::Choice::kNamed;
   const auto rule = must_call || bound_answer ? ToolCallRule::kRequired : ToolCallRule::kOptional;
   const auto source = make_tool_calls_source(callable, rule, parallel);

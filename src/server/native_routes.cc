@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <ctime>
 
 #include "server/answer.h"
 #include "server/chat_prompt.h"
@@ -17,12 +18,25 @@
 namespace fathom {
 namespace {
 
+// RFC 3339.
+std::string utc_time(std::int64_t unix_time) {
+  const auto time = static_cast<std::time_t>(unix_time);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  return std::string(text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts));
+}
+
 void write_model(JsonWriter& json, const RouteCall& call, const std::string& name) {
   json.begin_object();
-  json.member("id", name).member("object", "model").member("created", unix_seconds()).member("owned_by", "fathom");
+  // The server's start: the same however often one asks.
+  const std::int64_t created = call.server->start_unix;
+  json.member("id", name).member("object", "model").member("created", created).member("owned_by", "fathom");
   json.member("root", call.model->root).key("parent").null();
   json.member("max_model_len", call.model->context_tokens());
-  json.member("type", "model").member("display_name", name);
+  // As Anthropic's clients read it.
+  json.member("type", "model").member("display_name", name).member("created_at", utc_time(created));
+  json.member("max_input_tokens", call.model->context_tokens()).member("max_tokens", call.model->context_tokens());
   json.end_object();
 }
 

@@ -235,7 +235,7 @@ JsonValue translate_tools(RequestFields& fields, std::vector<std::string>& ignor
   const std::string names = joined(ignored);
   if (const JsonValue* choice = fields.find("tool_choice")) {
     const std::string type = text_of(choice->find("type"));
-    if (choice->is(Kind::kObject) && type != "function") {
+    if (choice->is(Kind::kObject) && type != "function" && type != "allowed_tools") {
       fields.fail("tool_choice.type", "found \"" + type + "\": only function tools can be called here");
     }
     const JsonValue* list = body.find("tools");

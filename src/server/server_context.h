@@ -22,6 +22,8 @@ namespace fathom {
 
 class Answer;
 
+std::int64_t unix_seconds();
+
 // One answered (or being answered) generation request: what /v1/requests and the log line show. No text.
 struct RequestRecord {
   std::string id;           // x-request-id
@@ -52,6 +54,7 @@ struct ServerContext {
   WorkerPool workers;  // answers on their way out, quick routes
   WorkerPool parsers;  // bodies on their way in: parsing, rendering, tokenising, compiling grammars
   const std::chrono::steady_clock::time_point start;
+  const std::int64_t start_unix = unix_seconds();
 
   std::shared_ptr<ServedModel> model() const {
     const std::lock_guard lock(mutex);
@@ -95,6 +98,5 @@ struct RouteCall {
 
 // A fresh identifier: prefix + 24 hexadecimal digits.
 std::string make_id(std::string_view prefix);
-std::int64_t unix_seconds();
 
 }  // namespace fathom

@@ -100,6 +100,48 @@ void read_tool_list(RequestFields& fields, const JsonValue& tools, bool strict_i
   }
 }
 
+// {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}; the members of the inner object stand in the outer one
+// on responses. Tools that are no functions are none here.
+void read_allowed(RequestFields& fields, const JsonValue& choice, ToolFields& out) {
+  RequestFields outer(choice, "tool_choice.");
+  const JsonValue* within = outer.object("allowed_tools");
+  fields.absorb(outer);
+  if (fields.failed()) return;
+  RequestFields allowed(within != nullptr ? *within : choice,
+                        within != nullptr ? "tool_choice.allowed_tools." : "tool_choice.");
+  const auto mode = allowed.string("mode");
+  if (!allowed.failed() && (!mode || (*mode != "auto" && *mode != "required"))) {
+    allowed.fail("mode",
+                 (mode ? "found \"" + *mode + "\"" : std::string("found none")) + ", expected auto or required");
+  }
+  if (!allowed.failed() && *mode == "required") out.choice = ToolFields::Choice::kRequired;
+  std::set<std::string> names;
+  const JsonValue* tools = allowed.array("tools");
+  for (std::size_t i = 0; tools != nullptr && i < tools->items.size() && !allowed.failed(); ++i) {
+    const JsonValue& tool = tools->items[i];
+    const std::string where = "tools[" + std::to_string(i) + "]";
+    if (!tool.is(JsonValue::Kind::kObject)) {
+      allowed.fail(where, found_expected(tool, "an object"));
+      break;
+    }
+    const JsonValue* type = tool.find("type");
+    if (type != nullptr && type->is(JsonValue::Kind::kString) && type->text != "function") continue;
+    const JsonValue* function = tool.find("function");
+    const JsonValue* name = function != nullptr ? function->find("name") : tool.find("name");
+    if (name == nullptr || !name->is(JsonValue::Kind::kString)) {
+      allowed.fail(where, "found no name of a function");
+    } else if (!is_offered(out, name->text)) {
+      allowed.fail(where, "the function '" + name->text + "' is not among the tools");
+    } else {
+      names.insert(name->text);
+    }
+  }
+  if (!allowed.failed() && names.empty()) allowed.fail("tools", "found no function, expected at least one");
+  fields.absorb(allowed);
+  out.is_narrowed = names.size() < out.offered.size();
+  std::erase_if(out.offered, [&](const OfferedTool& tool) { return !names.contains(tool.name); });
+}
+
 void read_choice(RequestFields& fields, ToolFields& out) {
   const JsonValue* choice = fields.find("tool_choice");
   if (choice == nullptr) return;
@@ -116,6 +158,7 @@ void read_choice(RequestFields& fields, ToolFields& out) {
     if (type != nullptr && !type->is(JsonValue::Kind::kString)) {
       return fields.fail("tool_choice.type", found_expected(*type, "\"function\""));
     }
+    if (type != nullptr && type->text == "allowed_tools") return read_allowed(fields, *choice, out);
     const JsonValue* function = choice->find("function");
     const JsonValue* name = function != nullptr ? function->find("name") : choice->find("name");
     if (name == nullptr || !name->is(JsonValue::Kind::kString)) {

@@ -22,6 +22,7 @@ struct ToolFields {
   std::vector<OfferedTool> offered;
   Choice choice = Choice::kAuto;
   std::string named;                 // kNamed
+  bool is_narrowed = false;          // some tools may not be called: the model sees them, `offered` lacks them
   bool parallel = true;              // more than one call may come
   const JsonValue* tools = nullptr;  // for the prompt; null where the model is not to see any
 };

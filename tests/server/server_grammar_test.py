@@ -45,6 +45,37 @@ class GrammarTest(unittest.TestCase):
         if message:
             self.assertTrue(message["content"].lstrip().startswith("{"))
 
+    def test_47_allowed_tools(self):
+        """The model sees all tools and calls those that are allowed."""
+        tools = [{"type": "function", "function": {"name": name, "parameters": TOOLS[0]["function"]["parameters"]}} for name in ("get_weather", "look")]
+        flat = [{"type": "function", **tool["function"]} for tool in tools]
+
+        def allowed(name, mode):
+            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [{"type": "function", "function": {"name": name}}]}}
+
+        plain = self.ask("t</think>Hi." + CALL, tools=tools).json
+        for name, mode, called in (("get_weather", "auto", ["get_weather"]), ("get_weather", "required", ["get_weather"]), ("look", "required", ["look"])):
+            reply = self.ask("t</think>" + CALL, tools=tools, tool_choice=allowed(name, mode), parallel_tool_calls=False)
+            self.assertEqual(reply.status, 200 if self.has_grammar or mode == "required" else 400, reply.text)
+            if self.has_grammar:
+                calls = reply.json["choices"][0]["message"].get("tool_calls") or []
+                self.assertEqual([call["function"]["name"] for call in calls], called)
+        if self.has_grammar:
+            narrowed = self.ask("t</think>Hi." + CALL, tools=tools, tool_choice=allowed("look", "auto")).json
+            self.assertEqual(narrowed["usage"]["prompt_tokens"], plain["usage"]["prompt_tokens"])
+            calls = narrowed["choices"][0]["message"].get("tool_calls") or []
+            self.assertNotIn("get_weather", [call["function"]["name"] for call in calls])
+            reply = self.server.post("/v1/responses", {
+                "input": f"Say ⟦t</think>{CALL}⟧", "temperature": 0, "max_output_tokens": 300, "tools": flat,
+                "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "look"}, {"type": "web_search"}]}})
+            self.assertEqual([item["name"] for item in reply.json["output"] if item["type"] == "function_call"], ["look"], reply.text)
+        for choice, param in ((allowed("nobody", "auto"), "tools[0]"), (allowed("look", "sometimes"), "mode"), ({"type": "allowed_tools"}, "mode"),
+                              ({"type": "allowed_tools", "allowed_tools": 5}, "allowed_tools"),
+                              ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tools"), ({"type": "allowed_tools", "mode": "auto", "tools": [5]}, "tools[0]")):
+            reply = self.ask("x", tools=tools, tool_choice=choice)
+            self.assertEqual(reply.status, 400, reply.text)
+            self.assertTrue(reply.json["error"]["param"].endswith(param), reply.text)
+
     def test_57_bad_schemas(self):
         for schema in ({"type": "quux"}, {"$ref": "#/$defs/nowhere"}, {"type": "object", "properties": 7}):
             reply = self.ask("x", response_format={"type": "json_schema", "json_schema": {"schema": schema}})

@@ -1,5 +1,6 @@
 """Operation: keys, limits, cancelled and slow and odd clients, overload, drain, health, metrics, logs."""
 import concurrent.futures
+import datetime
 import json
 import pathlib
 import re
@@ -58,6 +59,8 @@ class OpenServerTest(unittest.TestCase):
         self.assertEqual([m["id"] for m in data], ["fathom-mini", "deepseek-v4"])
         for key in ("root", "max_model_len", "owned_by", "created", "object"):
             self.assertIn(key, data[0])
+        self.assertEqual(data[0]["max_input_tokens"], data[0]["max_model_len"])
+        self.assertEqual(datetime.datetime.fromisoformat(data[0]["created_at"].replace("Z", "+00:00")).timestamp(), data[0]["created"])
         self.assertEqual(self.server.get("/v1/models/deepseek-v4").json["id"], "deepseek-v4")
         self.assertEqual(self.server.get("/v1/models/gpt-4").status, 404)
         self.assertEqual(self.server.post(CHAT, say("x", model="deepseek-v4")).status, 200)
