@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "engine/draft_pass.h"
 #include "engine/draft_streams.h"
 
 namespace fathom {
@@ -32,7 +33,12 @@ constexpr double kGuessedSlope = 0.5;  // of a draft's rows, against the undraft
 constexpr double kClearlyWins = 1.05;    // by so much at least where drafting has lost as much as it may
 constexpr double kUndraftedTrial = 0.5;  // of its time: a step without drafts may be tried at this price
 constexpr double kMostSteps = 10;        // that may be saved up for trying out, in their time
+constexpr double kMostFirstUses = 3;     // likewise, of shapes: two come with a try
 constexpr double kGainedSteps = 40;      // of what drafting gained, that may be lost again before it counts as a loss
+
+constexpr double kFirstUseShare =
+    0.3;  // of what a shape takes longer at first, that a try of it costs: it is of use later
+constexpr double kFirstUseSteps = 300;  // in which a depth has to make up for its shape's first use
 
 constexpr std::int32_t kMostKnown = 4;  // steps until acceptances have faded enough to look at them again
 // Before a decision: from then on the drafter keeps what it needs, as much as it can keep.
@@ -226,7 +232,7 @@ void ExpectedTokens::add(const Acceptance::Rates& request, std::int32_t most) {
 }
 
 DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const ExpectedTokens& tokens,
-                         std::int32_t max_depth, double budget_us, double margin) {
+                         std::int32_t max_depth, double budget_us, double margin, const FirstUseTimes& first_use_us) {
   using Estimate = DepthTimes::Estimate;
   std::array<std::optional<Estimate>, kMaxDraft + 1> steps;
   DepthChoice best;
@@ -242,7 +248,8 @@ DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const Expec
       step->least_us += propose->least_us;
     }
     if (step->guessed) continue;
-    const double speed = tokens.mean[static_cast<std::size_t>(depth)] / step->us * (depth == 0 ? margin : 1.0);
+    const double us = step->us + first_use_us[static_cast<std::size_t>(depth)] / kFirstUseSteps;
+    const double speed = tokens.mean[static_cast<std::size_t>(depth)] / us * (depth == 0 ? margin : 1.0);
     if (speed <= best_speed) continue;
     best.depth = depth;
     best_speed = speed;
@@ -255,7 +262,9 @@ DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const Expec
   for (std::int32_t depth = 0; depth <= max_depth; ++depth) {
     const auto& step = steps[static_cast<std::size_t>(depth)];
     if (depth == best.depth || !step) continue;
-    const double loss_us = step->us - tokens.mean[static_cast<std::size_t>(depth)] / best_speed;
+    // Whoever does not draft yet has to learn what drafts cost, whatever their shapes take at first.
+    const double once_us = best.depth > 0 ? kFirstUseShare * first_use_us[static_cast<std::size_t>(depth)] : 0.0;
+    const double loss_us = step->us + once_us - tokens.mean[static_cast<std::size_t>(depth)] / best_speed;
     const double speed = tokens.hoped[static_cast<std::size_t>(depth)] / step->least_us;
     if (depth > 0 && speed > best_speed) {
       best.may_draft = true;
@@ -298,7 +307,7 @@ std::int32_t DepthPolicy::choose_known(std::int32_t max_depth) {
   const bool has_lost = loss_us_ > 0;
   now_ = choose_depth(times_, known_batch_, tokens_, max_depth,
                       has_lost ? -std::numeric_limits<double>::infinity() : trial_budget_us_,
-                      has_lost ? kClearlyWins : kDraftingWins);
+                      has_lost ? kClearlyWins : kDraftingWins, first_use_times());
   // Twice as much: whatever the rates promise.
   if (has_lost && (!now_.off_measured || loss_us_ > kStartLossSteps * now_.off_us)) now_.depth = 0;
   trial_budget_us_ -= now_.loss_us;
@@ -342,12 +351,40 @@ void DepthPolicy::account_loss(const DraftedStep& step) {
   loss_us_ += std::max(0.0, usual->us - off->us) - gained_us;
 }
 
+FirstUseTimes DepthPolicy::first_use_times() const {
+  FirstUseTimes times{};
+  if (first_use_us_ <= 0) return times;
+  const KnownShapes& known =
+      known_shapes_[static_cast<std::size_t>(filled_batch(std::min(known_batch_, DepthTimes::kMaxBatch)))];
+  for (std::size_t depth = 0; depth < times.size(); ++depth) {
+    times[depth] = first_use_us_ * ((known.verified >> depth & 1 ? 0 : 1) + (known.proposed >> depth & 1 ? 0 : 1));
+  }
+  return times;
+}
+
+void DepthPolicy::learn_shapes(const DraftedStep& step) {
+  if (!step.decodes_only) return;
+  const std::int32_t depth = step.num_drafts / step.batch;
+  if (step.is_first_verify || step.is_first_propose) {
+    const auto verify = times_.verify.estimate(step.batch, depth);
+    const auto propose = times_.propose.estimate(step.batch, step.num_proposals);
+    if (!verify || !propose) return;
+    const double longer_us = step.us - verify->us - propose->us;
+    if (longer_us > 0) first_use_us_ += (first_use_us_ > 0 ? 0.1 : 1.0) * (longer_us - first_use_us_);
+  }
+  KnownShapes& known =
+      known_shapes_[static_cast<std::size_t>(filled_batch(std::min(step.batch, DepthTimes::kMaxBatch)))];
+  if (!step.is_first_verify && step.num_drafts == depth * step.batch) known.verified |= 1u << depth;
+  if (!step.is_first_propose) known.proposed |= 1u << step.num_proposals;
+}
+
 void DepthPolicy::add_step(const DraftedStep& step) {
   if (step.decodes_only) {
     if (!step.is_first_verify) times_.add_verify(step.batch, step.num_drafts, step.us - step.propose_us);
     if (!step.is_first_propose) times_.propose.add(step.batch, step.num_proposals, step.propose_us);
   }
   account_loss(step);
+  learn_shapes(step);
   if (step.num_drafts > 0) num_known_ = 0;
   all_.fade();
   // To begin with nothing is known: a few steps' time.
@@ -356,7 +393,8 @@ void DepthPolicy::add_step(const DraftedStep& step) {
     trial_budget_us_ = kStartTrialSteps * step.us;
     loss_us_ = -kStartLossSteps * step.us;
   }
-  trial_budget_us_ = std::min(trial_budget_us_ + kTrialShare * step.us, kMostSteps * step.us);
+  const double most_us = std::max(kMostSteps * step.us, kMostFirstUses * first_use_us_);
+  trial_budget_us_ = std::min(trial_budget_us_ + kTrialShare * step.us, most_us);
   loss_us_ = std::max(loss_us_ - kTrialShare * step.us, -kGainedSteps * step.us);
 }
 

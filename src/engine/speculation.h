@@ -131,11 +131,16 @@ struct DepthChoice {
 
 inline constexpr double kDraftingWins = 1.01;
 
+// By depth: what a step of it takes longer once, where its shape was not used before.
+using FirstUseTimes = std::array<double, kMaxDraft + 1>;
+
 // The depth in [0, max_depth] with the most tokens per second by the likely times and mean rates; drafting has to win
 // by `margin`. Depth 0 is measured first. Where another depth could be faster by its least time and hoped rates, and
-// trying it is expected to cost at most `budget_us`, that one.
+// trying it is expected to cost at most `budget_us`, that one. Where drafting is on, a shape's first use is part of
+// what a try costs, and is made up for by a depth that wins in some hundred steps.
 DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const ExpectedTokens& tokens,
-                         std::int32_t max_depth, double budget_us, double margin = kDraftingWins);
+                         std::int32_t max_depth, double budget_us, double margin = kDraftingWins,
+                         const FirstUseTimes& first_use_us = {});
 
 // A step as the policy sees it.
 struct DraftedStep {
@@ -179,9 +184,17 @@ class DepthPolicy {
 
  private:
   void account_loss(const DraftedStep& step);
+  void learn_shapes(const DraftedStep& step);
+  FirstUseTimes first_use_times() const;
 
   StepTimes times_;
   Acceptance all_{512};
+  // Depths, a bit each, whose shapes are known: of verifying steps and of draft passes, by filled_batch().
+  struct KnownShapes {
+    std::uint16_t verified = 1, proposed = 1;
+  };
+  std::vector<KnownShapes> known_shapes_ = std::vector<KnownShapes>(DepthTimes::kMaxBatch * 3 / 2 + 1);
+  double first_use_us_ = 0;   // of one shape, longer than later ones; 0: shapes make no difference here
   DepthChoice now_, before_;  // of this step's proposals, of those that it verifies
   double trial_budget_us_ = 0;
   double loss_us_ = 0;                            // by drafting against none, less what it may be

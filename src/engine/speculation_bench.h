@@ -3,15 +3,18 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/draft_pass.h"
 #include "engine/speculation.h"
 
 namespace fathom {
@@ -20,6 +23,9 @@ struct DraftWorld {
   std::string name;
   std::function<double(std::int32_t batch, double rows)> verify_us;
   std::function<double(std::int32_t batch, std::int32_t depth)> propose_us;
+  // What the first use of a shape takes longer, launched one by one, and its second, captured: of verifying steps and
+  // of draft passes; 0: shapes are all alike.
+  double launched_us = 0, captured_us = 0;
 };
 struct DraftProfile {
   std::string name;
@@ -59,6 +65,36 @@ inline std::vector<DraftWorld> draft_worlds() {
       {"one block", [](std::int32_t, double rows) { return 1000 + 300 * rows; },
        [](std::int32_t batch, std::int32_t depth) { return depth > 0 ? 400 + 100.0 * batch : 20.0 * batch; }},
   };
+}
+
+// The mini model on two machines, as `fathom bench draft` measured them: a CPU's two threads, where drafts pay at some
+// batches only, and an H200, where each shape is launched and captured first.
+inline std::vector<DraftWorld> measured_draft_worlds() {
+  struct Point {
+    double rows, us;
+  };
+  const auto line = [](std::vector<Point> points) {
+    return [points = std::move(points)](std::int32_t, double rows) {
+      std::size_t i = 1;
+      while (i + 1 < points.size() && rows > points[i].rows) ++i;
+      const Point &from = points[i - 1], &to = points[i];
+      return from.us + (rows - from.rows) / (to.rows - from.rows) * (to.us - from.us);
+    };
+  };
+  return {
+      {"a CPU as measured",
+       line({{1, 983}, {2, 1750}, {4, 2053}, {8, 2850}, {12, 3700}, {16, 4500}, {24, 6000}, {64, 13900}, {384, 72000}}),
+       [](std::int32_t batch, std::int32_t depth) { return depth * (400 + 30.0 * batch); }},
+      {"an H200 as measured",
+       line({{1, 390}, {3, 408}, {8, 433}, {16, 485}, {32, 600}, {64, 740}, {128, 850}, {192, 900}, {384, 1200}}),
+       [](std::int32_t batch, std::int32_t depth) { return depth * (90 + 1.3 * batch); }, 250, 1250},
+  };
+}
+// Of the mini model on its tasks.
+inline DraftProfile measured_draft_profile() {
+  return {"as measured", [](std::int64_t, std::int64_t, std::int32_t place) {
+            return place == 0 ? 0.957 : place == 1 ? 0.6 : place == 2 ? 0.53 : 0.5;
+          }};
 }
 
 inline std::vector<DraftProfile> draft_profiles() {
@@ -102,15 +138,22 @@ inline std::vector<DraftLoad> draft_loads(std::int64_t scale) {
   return loads;
 }
 
+// What disturbs a machine makes steps longer: by up to about `spread`, and some of them `times` as long.
+struct DraftNoise {
+  double spread = 0;  // 0: nothing is disturbed
+  double often = 0.02;
+  double times = 2;
+};
+
 struct DraftTime {
   double us = 0;
+  double first_uses_us = 0;    // of that, what shapes took longer at first
   double longest_step_us = 0;  // without drafts
 };
 
-// Virtual time for the load's tokens at `depth`, or adaptive with at most 5 where it is -1. With `noise`, steps take
-// up to so much longer, and one in fifty twice as long.
+// Virtual time for the load's tokens at `depth`, or adaptive with at most 5 where it is -1.
 inline DraftTime simulate_drafts(const DraftWorld& world, const DraftProfile& profile, const DraftLoad& load,
-                                 std::int32_t depth, double noise, std::uint64_t seed) {
+                                 std::int32_t depth, const DraftNoise& noise, std::uint64_t seed) {
   struct Running {
     std::int64_t id = 0, position = 0, left = 0;
     std::int32_t num_drafts = -1;  // -1: its prompt is just done
@@ -119,14 +162,20 @@ inline DraftTime simulate_drafts(const DraftWorld& world, const DraftProfile& pr
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;
   const auto disturbance = [&] {
-    if (noise == 0) return 1.0;
-    return std::exp(noise * std::abs(normal(random))) * (random() % 50 == 0 ? 2.0 : 1.0);
+    if (noise.spread == 0) return 1.0;
+    const double longer = std::exp(noise.spread * std::abs(normal(random)));
+    return longer * (static_cast<double>(random() % 50) < 50 * noise.often ? noise.times : 1.0);
+  };
+  DraftTime total;
+  std::map<std::array<std::int32_t, 3>, int> verify_uses, propose_uses;
+  const auto first_us = [&world](int& uses) {
+    ++uses;
+    return uses == 1 ? world.launched_us : uses == 2 ? world.captured_us : 0.0;
   };
   DepthPolicy policy;
   std::vector<Running> running;
   std::vector<const Acceptance*> acceptances;
   std::int64_t next_id = 0;
-  DraftTime total;
   for (const DraftLoad::Phase& phase : load.phases) {
     std::int64_t done = 0;
     double phase_us = 0;
@@ -150,13 +199,22 @@ inline DraftTime simulate_drafts(const DraftWorld& world, const DraftProfile& pr
         if (request.num_drafts < 0) request.num_drafts = asked;
         num_drafts += request.num_drafts;
       }
-      const double verify_us = world.verify_us(phase.batch, phase.batch + num_drafts) * disturbance();
-      const double propose_us = world.propose_us(phase.batch, asked) * disturbance();
+      double verify_us = world.verify_us(phase.batch, phase.batch + num_drafts) * disturbance();
+      double propose_us = world.propose_us(phase.batch, asked) * disturbance();
+      // As the executor fills up: undrafted steps and those of unlike depths as they are.
+      const std::int32_t filled = filled_batch(phase.batch), verified = num_drafts / phase.batch;
+      const bool alike = num_drafts == verified * phase.batch;
+      const double verify_first = first_us(verify_uses[{num_drafts == 0 || !alike ? phase.batch : filled,
+                                                        alike ? verified : num_drafts, alike ? 1 : 0}]);
+      const double propose_first = asked > 0 ? first_us(propose_uses[{filled, verified, asked}]) : 0.0;
+      verify_us += verify_first, propose_us += propose_first;
+      total.first_uses_us += verify_first + propose_first;
       phase_us += verify_us + propose_us;
       DraftedStep step;
       step.batch = phase.batch;
       step.num_drafts = num_drafts, step.num_proposals = asked;
       step.us = verify_us + propose_us, step.propose_us = propose_us;
+      step.is_first_verify = verify_first > 0, step.is_first_propose = propose_first > 0;
       for (Running& request : running) {
         std::int32_t accepted = 0;
         while (accepted < request.num_drafts) {
@@ -191,24 +249,31 @@ inline constexpr double kStartSteps = 2 * DepthPolicy::kStartLossSteps + 2;
 struct DraftComparison {
   std::int32_t best_depth = 0;
   double over_best = 0, over_off = 0;  // 0.01: adaptive takes 1 % longer
-  // The same against off, less what trying out may take (DepthPolicy): kTrialShare, and some steps at the start.
+  // The same against off, without what shapes took longer at first, less what trying out may take (DepthPolicy):
+  // kTrialShare, and some steps at the start.
   double over_bound = 0;
+  // over_best without what shapes took longer at first.
+  double over_best_later = 0;
 };
 inline DraftComparison compare_drafts(const DraftWorld& world, const DraftProfile& profile, const DraftLoad& load,
-                                      double noise) {
+                                      const DraftNoise& noise, std::uint64_t seed = 9) {
   DraftComparison found;
-  double best = 0, off = 0;
+  DraftTime best, off;
+  const auto later_us = [](const DraftTime& time) { return time.us - time.first_uses_us; };
   for (std::int32_t depth = 0; depth <= 5; ++depth) {
-    const double us = simulate_drafts(world, profile, load, depth, noise, static_cast<std::uint64_t>(depth) + 1).us;
-    if (depth == 0) off = us;
-    if (depth > 0 && us >= best) continue;
-    best = us;
+    const DraftTime time =
+        simulate_drafts(world, profile, load, depth, noise, seed - 8 + static_cast<std::uint64_t>(depth));
+    if (depth == 0) off = time;
+    if (depth > 0 && time.us >= best.us) continue;
+    best = time;
     found.best_depth = depth;
   }
-  const DraftTime adaptive = simulate_drafts(world, profile, load, -1, noise, 9);
-  found.over_best = adaptive.us / best - 1;
-  found.over_off = adaptive.us / off - 1;
-  found.over_bound = found.over_off - DepthPolicy::kTrialShare - kStartSteps * adaptive.longest_step_us / off;
+  const DraftTime adaptive = simulate_drafts(world, profile, load, -1, noise, seed);
+  found.over_best = adaptive.us / best.us - 1;
+  found.over_best_later = later_us(adaptive) / later_us(best) - 1;
+  found.over_off = adaptive.us / off.us - 1;
+  found.over_bound = later_us(adaptive) / later_us(off) - 1 - DepthPolicy::kTrialShare -
+                     kStartSteps * adaptive.longest_step_us / later_us(off);
   return found;
 }
 

@@ -202,7 +202,7 @@ TEST(Speculation, AdaptiveAgainstFixedDepths) {
     for (const DraftProfile& profile : draft_profiles()) {
       for (const DraftLoad& load : draft_loads(1)) {
         if (load.name != "1" && load.name != "4" && load.name != "4, 6, 5") continue;  // the others: tier full
-        const DraftComparison found = compare_drafts(world, profile, load, 0);
+        const DraftComparison found = compare_drafts(world, profile, load, {});
         const std::string what = world.name + ", acceptance " + profile.name + ", load " + load.name;
         EXPECT_LE(found.over_best, 0.03) << what << ": best depth " << found.best_depth;
         EXPECT_LE(found.over_bound, 0.0) << what;
@@ -221,7 +221,7 @@ TEST(Speculation, APolicyThatAlwaysDraftsIsSeen) {
   const DraftWorld world = draft_worlds()[2];
   const DraftProfile never = draft_profiles()[0];
   const DraftLoad load = draft_loads(1)[0];
-  EXPECT_GT(simulate_drafts(world, never, load, 5, 0, 1).us, 1.5 * simulate_drafts(world, never, load, 0, 0, 1).us);
+  EXPECT_GT(simulate_drafts(world, never, load, 5, {}, 1).us, 1.5 * simulate_drafts(world, never, load, 0, {}, 1).us);
 }
 
 // A step of one sequence that verifies one draft and asks for another, as the policy is told of it.
