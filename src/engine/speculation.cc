@@ -36,9 +36,8 @@ constexpr double kMostSteps = 10;        // that may be saved up for trying out,
 constexpr double kMostFirstUses = 3;     // likewise, of shapes: two come with a try
 constexpr double kGainedSteps = 40;      // of what drafting gained, that may be lost again before it counts as a loss
 
-constexpr double kFirstUseShare =
-    0.3;  // of what a shape takes longer at first, that a try of it costs: it is of use later
-constexpr double kFirstUseSteps = 300;  // in which a depth has to make up for its shape's first use
+// Of what a shape takes longer at first, that a try of it costs: it is of use later.
+constexpr double kFirstUseShare = 0.1;
 
 constexpr std::int32_t kMostKnown = 4;  // steps until acceptances have faded enough to look at them again
 // Before a decision: from then on the drafter keeps what it needs, as much as it can keep.
@@ -248,8 +247,7 @@ DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const Expec
       step->least_us += propose->least_us;
     }
     if (step->guessed) continue;
-    const double us = step->us + first_use_us[static_cast<std::size_t>(depth)] / kFirstUseSteps;
-    const double speed = tokens.mean[static_cast<std::size_t>(depth)] / us * (depth == 0 ? margin : 1.0);
+    const double speed = tokens.mean[static_cast<std::size_t>(depth)] / step->us * (depth == 0 ? margin : 1.0);
     if (speed <= best_speed) continue;
     best.depth = depth;
     best_speed = speed;
