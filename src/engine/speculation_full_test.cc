@@ -66,7 +66,7 @@ TEST(SpeculationFull, NewShapes) {
       for (const DraftLoad& load : draft_loads(1)) {
         const DraftComparison found = compare_drafts(world, profile, load, {});
         const std::string what = world.name + ", acceptance " + profile.name + ", load " + load.name;
-        EXPECT_LE(found.over_best_later, 0.06) << what << ": best depth " << found.best_depth;
+        EXPECT_LE(found.over_best_later, 0.05) << what << ": best depth " << found.best_depth;
         EXPECT_LE(found.over_bound, 0.007) << what;
         worst_best = std::max(worst_best, found.over_best);
         worst_later = std::max(worst_later, found.over_best_later);
