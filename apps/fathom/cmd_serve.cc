@@ -74,8 +74,11 @@ Result<ModelExecutorOptions> plan_pools(const ServeOptions& options, const Model
   const std::int64_t longest_tokens = model.config().max_position_embeddings;
   ModelExecutorOptions pools;
   const std::int64_t sequences = options.max_running;
-  pools.max_length_tokens =
-      options.model.max_context > 0 ? std::min(options.model.max_context, longest_tokens) : longest_tokens;
+  if (options.model.max_context > longest_tokens) {
+    return invalid_argument("--max-context: found " + std::to_string(options.model.max_context) +
+                            ", the model takes at most " + std::to_string(longest_tokens) + " tokens");
+  }
+  pools.max_length_tokens = options.model.max_context > 0 ? options.model.max_context : longest_tokens;
   if (pools.max_length_tokens < 2) {
     return invalid_argument("--max-context: found " + std::to_string(pools.max_length_tokens) +
                             ", expected at least 2: a token of a prompt and one of its answer");

@@ -678,7 +678,8 @@ class OverloadTest(unittest.TestCase):
     def test_bad_starts(self):
         for flags, message in ((["--api-key", ""], "--api-key: found an empty text"), (["--host", ""], "--host: found an empty text"),
                                (["--model", "/nowhere"], "/nowhere"), (["--host", "203.0.113.7"], "203.0.113.7"),
-                               (["--max-context", "1"], "--max-context: found 1, expected at least 2")):
+                               (["--max-context", "1"], "--max-context: found 1, expected at least 2"),
+                               (["--max-context", "70000"], "--max-context: found 70000, the model takes at most 65536 tokens")):
             done = subprocess.run([program_path(), "serve", "--port", "0", *flags], capture_output=True, text=True, timeout=PATIENCE_S)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(message, done.stderr)
