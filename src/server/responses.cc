@@ -586,12 +586,10 @@ std::string echoed_members(const JsonValue& body, const ResponsePlan& plan) {
   return out;
 }
 
-}  // namespace
-
-void handle_responses(RouteCall& call) {
-  ApiError error;
+// Reads, renders and tokenises. Nothing: `error` says why.
+std::optional<ResponsePlan> read_responses(const RouteCall& call, ApiError& error) {
   const auto body = parse_body(call.request().body, error);
-  if (!body) return call.reply_error(error);
+  if (!body) return std::nullopt;
   RequestFields fields(*body);
   const ServedModel& model = *call.model;
   ResponsePlan plan;
@@ -610,24 +608,49 @@ void handle_responses(RouteCall& call) {
   const auto instructions = fields.string("instructions");
   const JsonValue* input = fields.find("input");
   if (!fields.failed() && input == nullptr) fields.fail("input", "found none, expected a string or an array of items");
-  if (fields.failed()) return call.reply_error(fields.error());
+  const auto failed_with = [&error](ApiError reason) {
+    error = std::move(reason);
+    return std::nullopt;
+  };
+  if (fields.failed()) return failed_with(fields.error());
 
   InputReader reader(fields);
   if (instructions && !instructions->empty()) reader.add("system", json_string(*instructions));
   const JsonValue messages = reader.read(*input);
-  if (fields.failed()) return call.reply_error(fields.error());
+  if (fields.failed()) return failed_with(fields.error());
   const auto conversation = read_chat(messages, plan.tools.tools);
-  if (!conversation.ok()) return call.reply_error(error_of(conversation.status()));
+  if (!conversation.ok()) return failed_with(error_of(conversation.status()));
   plan.markup = call_markup(*conversation);
-  if (const auto failed = build_chat_prompt(model, *conversation, plan.thinking, plan.tools, "input", plan.request)) {
-    return call.reply_error(*failed);
+  if (auto failed = build_chat_prompt(model, *conversation, plan.thinking, plan.tools, "input", plan.request)) {
+    return failed_with(std::move(*failed));
   }
+  plan.tools.tools = nullptr;  // it pointed into tool_body
   plan.echoed = echoed_members(*body, plan);
+  return plan;
+}
+
+}  // namespace
+
+void handle_responses(RouteCall& call) {
+  ApiError error;
+  auto plan = read_responses(call, error);
+  if (!plan) return call.reply_error(error);
   AnswerJob job;
-  job.stream = plan.stream;
-  job.renderer = std::make_unique<ResponsesRenderer>(call, plan);
-  job.requests.push_back(std::move(plan.request));
+  job.stream = plan->stream;
+  job.renderer = std::make_unique<ResponsesRenderer>(call, *plan);
+  job.requests.push_back(std::move(plan->request));
   Answer::begin(call, std::move(job));
+}
+
+void handle_input_tokens(RouteCall& call) {
+  ApiError error;
+  const auto plan = read_responses(call, error);
+  if (!plan) return call.reply_error(error);
+  std::string out;
+  JsonWriter json(out);
+  json.begin_object().member("object", "response.input_tokens");
+  json.member("input_tokens", plan->request.prompt.size()).end_object();
+  call.reply_json(std::move(out));
 }
 
 }  // namespace fathom

@@ -16,6 +16,7 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/chat/completions", handle_chat_completions, true, true, true, kOpen},
     {"POST", "/v1/completions", handle_completions, true, true, true, kOpen},
     {"POST", "/v1/responses", handle_responses, true, true, true, kOpen},
+    {"POST", "/v1/responses/input_tokens", handle_input_tokens, true, true, false, kOpen},
     {"POST", "/v1/messages", handle_messages, true, true, true, kAnthropic},
     {"POST", "/v1/messages/count_tokens", handle_count_tokens, true, true, false, kAnthropic},
     {"POST", "/generate", handle_generate, true, true, true, kOpen},

@@ -9,6 +9,7 @@ void handle_chat_completions(RouteCall& call);  // POST /v1/chat/completions
 void handle_completions(RouteCall& call);       // POST /v1/completions
 void handle_responses(RouteCall& call);         // POST /v1/responses
 void handle_messages(RouteCall& call);          // POST /v1/messages
+void handle_input_tokens(RouteCall& call);      // POST /v1/responses/input_tokens
 void handle_count_tokens(RouteCall& call);      // POST /v1/messages/count_tokens
 void handle_generate(RouteCall& call);          // POST /generate
 

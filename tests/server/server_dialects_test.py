@@ -172,6 +172,14 @@ class AnthropicAndResponsesTest(unittest.TestCase):
         self.assertEqual(refused.status, 400)
         self.assertIn("web_search", refused.json["error"]["message"])
 
+    def test_77_input_tokens(self):
+        function = {"type": "function", "name": "get_weather", "parameters": self.TOOL["input_schema"]}
+        for body in ({"input": "Say ⟦t</think>Hi.⟧"}, {"input": [{"role": "user", "content": "Say ⟦t</think>Hi.⟧"}], "instructions": "Be brief.", "tools": [function]}):
+            counted = self.server.post("/v1/responses/input_tokens", body)
+            self.assertEqual(counted.json, {"object": "response.input_tokens", "input_tokens": self.server.post("/v1/responses", body).json["usage"]["input_tokens"]})
+        refused = self.server.post("/v1/responses/input_tokens", {"input": 5})
+        self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "input"))
+
     def test_77_items_sent_back(self):
         tools = [{"type": "function", "name": "get_weather", "parameters": self.TOOL["input_schema"]}]
         first = self.server.post("/v1/responses", {"input": "Say ⟦a thought</think>Hi." + self.TOOL_TEXT + "⟧", "temperature": 0, "tools": tools}).json
