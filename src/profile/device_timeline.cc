@@ -42,6 +42,17 @@ std::string bare_kernel_name(std::string_view name) {
   return out;
 }
 
+void order_records(std::vector<DeviceRecord>& records) {
+  std::stable_sort(records.begin(), records.end(),
+                   [](const DeviceRecord& a, const DeviceRecord& b) { return a.begin_us < b.begin_us; });
+  std::map<std::int32_t, double> ends;  // by stream
+  for (DeviceRecord& record : records) {
+    double& end_us = ends.try_emplace(record.stream, record.begin_us).first->second;
+    record.begin_us = std::min(std::max(record.begin_us, end_us), record.end_us);
+    end_us = std::max(end_us, record.end_us);
+  }
+}
+
 namespace {
 
 bool is_timed(NodeKind kind) { return kind == NodeKind::kKernel || kind == NodeKind::kCopy || kind == NodeKind::kSet; }
@@ -241,8 +252,7 @@ std::vector<TimelineCall> calls_of_segments(const CapturedStep& step, std::span<
 
 Result<std::vector<TimelineCall>> calls_of_records(const CapturedStep& step, std::vector<DeviceRecord> records,
                                                    double origin_us, NodePlaces& places) {
-  std::stable_sort(records.begin(), records.end(),
-                   [](const DeviceRecord& a, const DeviceRecord& b) { return a.begin_us < b.begin_us; });
+  order_records(records);
   std::vector<std::int32_t> timed;
   for (std::size_t i = 0; i < step.nodes.size(); ++i) {
     if (is_timed(step.nodes[i].kind)) timed.push_back(static_cast<std::int32_t>(i));

@@ -34,6 +34,10 @@ class DeviceRecorder {
   // All that ended since the last call, in no order.
   virtual Result<std::vector<DeviceRecord>> take() = 0;
 };
+// In the order of their beginnings, and each counted from the end of the one before on its stream: a kernel may begin
+// earlier (ops/cuda/launch_early.cuh), but then it waits for that one, whose time it is.
+void order_records(std::vector<DeviceRecord>& records);
+
 // Failure: built without CUDA, no libcupti, or a device that it does not support. The message says which.
 Result<std::unique_ptr<DeviceRecorder>> open_cupti();
 // Also with the moments of the launches.

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace fathom {
 namespace {
 
@@ -62,6 +64,31 @@ TEST(DeviceTimeline, WhatDoesNotFitTheGraphIsRefused) {
   auto swapped = records();
   std::swap(swapped[0].graph_node, swapped[1].graph_node);
   EXPECT_THAT(calls_of_records(captured(), swapped, 0, places).status().message(), HasSubstr("another place"));
+}
+
+TEST(DeviceTimeline, AKernelThatBeganEarlyIsCountedFromTheEndOfTheOneItWaitsFor) {
+  // All three begin together, the last one's end is the second's too; another stream's keeps its time.
+  std::vector<DeviceRecord> early = {{NodeKind::kKernel, "a", 10, 30, 7, 1, 11},
+                                     {NodeKind::kKernel, "b", 11, 35, 7, 1, 12},
+                                     {NodeKind::kKernel, "c", 12, 35, 7, 1, 13},
+                                     {NodeKind::kKernel, "other", 12, 20, 8, 1, 14},
+                                     {NodeKind::kKernel, "d", 36, 40, 7, 1, 15}};
+  std::reverse(early.begin(), early.end());
+  order_records(early);
+  std::string order;
+  std::vector<double> times;
+  for (const DeviceRecord& record : early)
+    order += record.kernel + " ", times.push_back(record.end_us - record.begin_us);
+  EXPECT_EQ(order, "a b other c d ");
+  EXPECT_THAT(times, testing::ElementsAre(20, 5, 8, 0, 4));
+
+  NodePlaces places;
+  auto overlapping = records();
+  overlapping[0].begin_us = 111;
+  const auto calls = calls_of_records(captured(), overlapping, 100, places);
+  ASSERT_TRUE(calls.ok()) << calls.status().message();
+  EXPECT_DOUBLE_EQ((*calls)[1].begin_us, 18);
+  EXPECT_DOUBLE_EQ((*calls)[1].time_us, 7);
 }
 
 TEST(DeviceTimeline, SegmentsLieEndToEnd) {

@@ -47,8 +47,7 @@ class RecordTracer final : public DeviceTracer, public OpObserver {
 
   Result<std::vector<DeviceSample>> end_step(std::span<const std::shared_ptr<const CapturedStep>> replayed) override {
     FATHOM_ASSIGN_OR_RETURN(std::vector<DeviceRecord> records, recorder_->take());
-    std::stable_sort(records.begin(), records.end(),
-                     [](const DeviceRecord& a, const DeviceRecord& b) { return a.begin_us < b.begin_us; });
+    order_records(records);
     std::vector<DeviceSample> out;
     // Launches of graphs, in the order of their first record.
     std::vector<std::vector<DeviceRecord>> graphs;
