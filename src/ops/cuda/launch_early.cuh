@@ -1,9 +1,10 @@
 // A launch that may begin while the one before it on the stream still runs (programmatic dependent launch, sm_90 on).
 //
 // Such a kernel may fetch weights, which no launch writes, until await_earlier_launches(); only after it may it read
-// anything else, or write. It begins once every block of the launch before has called admit_next_launch() or has ended,
-// so its blocks keep none of those from a multiprocessor. Behind a kernel that does not call it, or a copy, it begins
-// as any launch does.
+// anything else, or write. Every block of it waits, also one without work: the launch behind it waits for it alone, and
+// so for what ran before only if it did. It begins once every block of the launch before has called admit_next_launch()
+// or has ended, so its blocks keep none of those from a multiprocessor. Behind a kernel that does not call it, or a
+// copy, it begins as any launch does.
 #pragma once
 
 #include <cuda_runtime.h>

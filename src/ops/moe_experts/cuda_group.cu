@@ -1,5 +1,6 @@
 #include <climits>
 
+#include "ops/cuda/ptx/wgmma.cuh"
 #include "ops/cuda/weight_fragments.cuh"
 #include "ops/moe_experts/kernels.cuh"
 
@@ -77,9 +78,6 @@ __global__ void __launch_bounds__(kThreads) group_rows(MoeCall call, std::int64_
 
 __global__ void __launch_bounds__(kGroupThreads) group_entries_alone(MoeCall call) { group_entries(call); }
 
-// Where a 16-byte piece of a tile's row lies: rows of 128 bytes, as products read them (swizzle_128).
-__device__ __forceinline__ int swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
-
 // v[i] of lane 4 j + w becomes v[j] of lane 4 i + w: pair i of the four lanes that share a word of codes.
 __device__ __forceinline__ void transpose_lanes(std::uint32_t (&v)[4]) {
   const int mine = static_cast<int>(threadIdx.x) % 16 / 4;
@@ -128,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) order_tiles(MoeCall call, int shared
   auto* tile = reinterpret_cast<unsigned char*>(call.tiles) + static_cast<std::int64_t>(row) * width * 2;
   // Lane 4 t + word of a chunk's sixteen will have, of step 2 word + t / 2, the half t % 2 of the fragment.
   const int place = lane % 4 * 4 + lane % 16 / 4;
-  unsigned char* to = tile + place / 8 * rows * 128 + swizzled(r, place % 8);
+  unsigned char* to = tile + place / 8 * rows * 128 + swizzle_128(r, place % 8);
   constexpr int kAtOnce = 4;
   for (int base = 0; base < width / 8; base += 32 * kAtOnce) {
     uint4 x[kAtOnce];

@@ -13,6 +13,13 @@
 #define FATHOM_HAS_WGMMA 0
 #endif
 
+namespace fathom::cuda {
+
+// Where a 16-byte piece lies among rows of 128 bytes in WgmmaLayout::kSwizzle128.
+__device__ __forceinline__ int swizzle_128(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
+
+}  // namespace fathom::cuda
+
 #if FATHOM_HAS_WGMMA
 namespace fathom::cuda {
 
@@ -40,8 +47,6 @@ template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Where a 16-byte piece lies among rows of 128 bytes in kSwizzle128.
-__device__ __forceinline__ int swizzle_128(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
 // Ordinary stores to shared memory become visible to products issued after the next barrier.
 __device__ __forceinline__ void fence_shared_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Keeps the compiler from reading accumulators before the wait above this line.
