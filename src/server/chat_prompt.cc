@@ -41,6 +41,8 @@ std::optional<ApiError> constrain_calls(const ServedModel& model, const ToolFiel
     request.make_constraint = make_call_constraint(*model.tokenizer, names);
     return std::nullopt;
   }
+  // The answer is a call from its first character on: the line ends and quotes of its markup are no text of it.
+  if (must_call) request.stop_strings.clear();
   request.make_constraint = must_call || !bound_answer
                                 ? std::move(*calls)
                                 : make_either(std::move(request.make_constraint), std::move(*calls));

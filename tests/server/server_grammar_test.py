@@ -76,6 +76,17 @@ class GrammarTest(unittest.TestCase):
             self.assertEqual(reply.status, 400, reply.text)
             self.assertTrue(reply.json["error"]["param"].endswith(param), reply.text)
 
+    def test_47_a_call_that_must_come_has_no_stop_strings(self):
+        """What a call is written with (two line ends before it) is no text of the answer."""
+        if not self.has_grammar:
+            return
+        for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+            reply = self.ask("t</think>" + CALL, tools=TOOLS, tool_choice=choice, stop=["\n", '"', "Oslo"]).json["choices"][0]
+            self.assertEqual((reply["finish_reason"], len(reply["message"]["tool_calls"])), ("tool_calls", 1))
+            self.assertEqual(json.loads(reply["message"]["tool_calls"][0]["function"]["arguments"]), {"city": "Oslo", "days": 3})
+        text = self.ask("t</think>One.\nTwo.", tools=TOOLS, stop=["\n"]).json["choices"][0]
+        self.assertEqual((text["message"]["content"], text["finish_reason"]), ("One.", "stop"))
+
     def test_57_bad_schemas(self):
         for schema in ({"type": "quux"}, {"$ref": "#/$defs/nowhere"}, {"type": "object", "properties": 7}):
             reply = self.ask("x", response_format={"type": "json_schema", "json_schema": {"schema": schema}})
