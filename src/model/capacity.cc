@@ -55,16 +55,21 @@ CapacityPlan plan_capacity(const ModelConfig& config, const CapacityRequest& req
   plan.fits = plan.total_bytes <= request.memory_bytes;
   if (!plan.weights_fit) return plan;
   plan.largest_num_sequences = available / plan.sequence_bytes;
-  // Index scores of the longest context, whatever was asked for.
-  const std::int64_t more_bytes =
-      activation_bytes_of(config, request, plan.layout, device, config.max_position_embeddings) - plan.activation_bytes;
-  const std::int64_t share = (available - more_bytes) / request.max_sequences - plan.fixed_sequence_bytes;
-  if (share <= 0) return plan;
-  plan.largest_context_tokens = config.max_position_embeddings;
-  if (plan.layout.context_block_bytes > 0) {
-    plan.largest_context_tokens =
-        std::min(plan.largest_context_tokens, share / plan.layout.context_block_bytes * kBlockTokens);
+  // By halves: activations grow with the context too, by its index scores.
+  const std::int64_t longest = config.max_position_embeddings;
+  const auto fits_with = [&](std::int64_t context_tokens) {
+    const std::int64_t sequence_bytes =
+        plan.fixed_sequence_bytes + num_context_blocks(context_tokens) * plan.layout.context_block_bytes;
+    return request.weights_bytes + activation_bytes_of(config, request, plan.layout, device, context_tokens) +
+               plan.prefill_window_bytes + request.max_sequences * sequence_bytes <=
+           request.memory_bytes;
+  };
+  std::int64_t fitting = 0, beyond = ceil_div(longest, std::int64_t{kBlockTokens}) + 1;  // in blocks
+  while (beyond - fitting > 1) {
+    const std::int64_t middle = (fitting + beyond) / 2;
+    (fits_with(std::min(middle * kBlockTokens, longest)) ? fitting : beyond) = middle;
   }
+  plan.largest_context_tokens = std::min(fitting * kBlockTokens, longest);
   return plan;
 }
 

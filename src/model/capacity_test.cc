@@ -29,27 +29,36 @@ TEST(Capacity, FlashStateHasTheSpecsSizes) {
   EXPECT_EQ(plan.sequence_bytes, plan.fixed_sequence_bytes + 1024 * 449'824);
 }
 
-TEST(Capacity, WhatIsSaidToFitFitsAndOneMoreDoesNot) {
-  for (const ModelConfig& config : {flash_config(), pro_config(), mini_config()}) {
-    CapacityRequest request = flash_request();
-    request.weights_bytes = 1'000'000'000;
-    request.max_context_tokens = std::min(request.max_context_tokens, std::int64_t{config.max_position_embeddings});
-    request.memory_bytes = plan_capacity(config, request, DeviceInfo{}).total_bytes;
-    EXPECT_TRUE(plan_capacity(config, request, DeviceInfo{}).fits);
-    EXPECT_EQ(plan_capacity(config, request, DeviceInfo{}).largest_num_sequences, 8);
-    request.memory_bytes -= 1;
-    const CapacityPlan tight = plan_capacity(config, request, DeviceInfo{});
-    EXPECT_TRUE(tight.weights_fit);
-    EXPECT_FALSE(tight.fits);
-    EXPECT_EQ(tight.largest_num_sequences, 7);
-    EXPECT_LT(tight.largest_context_tokens, request.max_context_tokens);
-    EXPECT_GT(tight.largest_context_tokens, 0);
+void expect_the_last_that_fits(const ModelConfig& config, const DeviceInfo& device, std::int64_t num_sequences) {
+  CapacityRequest request = flash_request();
+  request.max_sequences = num_sequences;
+  request.weights_bytes = 1'000'000'000;
+  request.max_context_tokens = std::min(request.max_context_tokens, std::int64_t{config.max_position_embeddings});
+  request.memory_bytes = plan_capacity(config, request, device).total_bytes;
+  EXPECT_TRUE(plan_capacity(config, request, device).fits);
+  EXPECT_EQ(plan_capacity(config, request, device).largest_num_sequences, num_sequences);
+  request.memory_bytes -= 1;
+  const CapacityPlan tight = plan_capacity(config, request, device);
+  EXPECT_TRUE(tight.weights_fit);
+  EXPECT_FALSE(tight.fits);
+  EXPECT_EQ(tight.largest_num_sequences, num_sequences - 1);
+  EXPECT_LT(tight.largest_context_tokens, request.max_context_tokens);
+  EXPECT_GT(tight.largest_context_tokens, 0);
 
-    CapacityRequest shorter = request;
-    shorter.max_context_tokens = tight.largest_context_tokens;
-    EXPECT_TRUE(plan_capacity(config, shorter, DeviceInfo{}).fits);
-    shorter.max_context_tokens += kBlockTokens;
-    EXPECT_FALSE(plan_capacity(config, shorter, DeviceInfo{}).fits);
+  CapacityRequest shorter = request;
+  shorter.max_context_tokens = tight.largest_context_tokens;
+  EXPECT_TRUE(plan_capacity(config, shorter, device).fits);
+  shorter.max_context_tokens += kBlockTokens;
+  EXPECT_FALSE(plan_capacity(config, shorter, device).fits);
+}
+
+TEST(Capacity, WhatIsSaidToFitFitsAndOneMoreDoesNot) {
+  DeviceInfo card;
+  card.backend = BackendKind::kCuda;
+  card.num_multiprocessors = 132, card.compute_capability = 90, card.shared_memory_per_block_bytes = 232'448;
+  for (const ModelConfig& config : {flash_config(), pro_config(), mini_config()}) {
+    expect_the_last_that_fits(config, DeviceInfo{}, 8);
+    expect_the_last_that_fits(config, card, 128);  // their scores are more than the step's other activations
   }
 }
 
