@@ -6,8 +6,9 @@
 // terms, 24 bits, so products are exact. `fused` spends its time on 31 shuffles for every 32 values instead.
 // The second loads the streams while the partial sums arrive, and runs Sinkhorn on a matrix held whole in a
 // thread: 20 iterations need no shuffle and four reciprocals a step.
-// Both may begin before the launch ahead of them has ended. Meanwhile the second reads the norm's weight; the first could
-// read fn, but the assembler moves those reads (__ldg) behind the wait, to where they are used. No parameter is declared
+// Both may begin before the launch ahead of them has ended. Meanwhile the second reads the norm's weight; the first
+// could read fn, but the assembler moves those reads (__ldg) behind the wait, to where they are used. No parameter is
+// declared
 // __restrict__: reads of what earlier launches write must stay behind the wait for them.
 #include "ops/cuda/activation_quantiser.cuh"
 #include "ops/cuda/device_rows.cuh"
