@@ -8,8 +8,7 @@
 // thread: 20 iterations need no shuffle and four reciprocals a step.
 // Both may begin before the launch ahead of them has ended. Meanwhile the second reads the norm's weight; the first
 // could read fn, but the assembler moves those reads (__ldg) behind the wait, to where they are used. No parameter is
-// declared
-// __restrict__: reads of what earlier launches write must stay behind the wait for them.
+// declared __restrict__: reads of what earlier launches write must stay behind the wait for them.
 #include "ops/cuda/activation_quantiser.cuh"
 #include "ops/cuda/device_rows.cuh"
 #include "ops/cuda/launch_early.cuh"
