@@ -118,6 +118,7 @@ void print_plan(const CapacityPlan& plan) {
   row("weights", request.weights_bytes);
   row("activations and workspace", plan.activation_bytes);
   row("window blocks of a prefill step", plan.prefill_window_bytes);
+  if (plan.spare_bytes > 0) row("blocks and state of nobody (drafts)", plan.spare_bytes);
   row("context block (128 tokens)", plan.layout.context_block_bytes);
   std::printf("  %-34s %15.2f B\n", "  a token of context", plan.bytes_per_token);
   row("window block, all layers", plan.layout.window_block_bytes);
@@ -170,8 +171,8 @@ std::string verdict(const CapacityPlan& plan) {
   if (plan.fits) return "fits: " + format_bytes(plan.total_bytes) + " of " + available;
   if (!plan.weights_fit) {
     return "does not fit: the weights alone, with the activations of a step, need " +
-           format_bytes(request.weights_bytes + plan.activation_bytes + plan.prefill_window_bytes) + " and " +
-           available + " are available";
+           format_bytes(request.weights_bytes + plan.activation_bytes + plan.prefill_window_bytes + plan.spare_bytes) +
+           " and " + available + " are available";
   }
   std::string text =
       "does not fit: " + format_bytes(plan.total_bytes) + " needed, " + available + " available; what fits: ";
@@ -236,6 +237,7 @@ void print_json(const InspectOptions& options, const Checkpoint& checkpoint, con
       {"weights_bytes", plan.request.weights_bytes},
       {"activation_bytes", plan.activation_bytes},
       {"prefill_window_bytes", plan.prefill_window_bytes},
+      {"spare_bytes", plan.spare_bytes},
       {"context_block_bytes", plan.layout.context_block_bytes},
       {"bytes_per_token", plan.bytes_per_token},
       {"window_block_bytes", plan.layout.window_block_bytes},

@@ -44,10 +44,14 @@ CapacityPlan plan_capacity(const ModelConfig& config, const CapacityRequest& req
   plan.fixed_sequence_bytes = plan.layout.state_slot_bytes + window_blocks * plan.layout.window_block_bytes;
   plan.prefill_window_bytes =
       (num_window_blocks(request.max_step_tokens) - window_blocks) * plan.layout.window_block_bytes;
+  if (request.num_draft_layers > 0 && device.backend == BackendKind::kCuda) {
+    plan.spare_bytes = plan.layout.context_block_bytes + plan.layout.window_block_bytes + plan.layout.state_slot_bytes;
+  }
   plan.bytes_per_token = static_cast<double>(plan.layout.context_block_bytes) / static_cast<double>(kBlockTokens);
   plan.sequence_bytes =
       plan.fixed_sequence_bytes + num_context_blocks(request.max_context_tokens) * plan.layout.context_block_bytes;
-  const std::int64_t base_bytes = request.weights_bytes + plan.activation_bytes + plan.prefill_window_bytes;
+  const std::int64_t base_bytes =
+      request.weights_bytes + plan.activation_bytes + plan.prefill_window_bytes + plan.spare_bytes;
   plan.total_bytes = base_bytes + request.max_sequences * plan.sequence_bytes;
 
   const std::int64_t available = request.memory_bytes - base_bytes;
@@ -61,7 +65,7 @@ CapacityPlan plan_capacity(const ModelConfig& config, const CapacityRequest& req
     const std::int64_t sequence_bytes =
         plan.fixed_sequence_bytes + num_context_blocks(context_tokens) * plan.layout.context_block_bytes;
     return request.weights_bytes + activation_bytes_of(config, request, plan.layout, device, context_tokens) +
-               plan.prefill_window_bytes + request.max_sequences * sequence_bytes <=
+               plan.prefill_window_bytes + plan.spare_bytes + request.max_sequences * sequence_bytes <=
            request.memory_bytes;
   };
   std::int64_t fitting = 0, beyond = ceil_div(longest, std::int64_t{kBlockTokens}) + 1;  // in blocks

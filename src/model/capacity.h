@@ -26,6 +26,7 @@ struct CapacityPlan {
   CacheLayout layout;
   std::int64_t activation_bytes = 0;      // arena with workspace, for the largest step
   std::int64_t prefill_window_bytes = 0;  // window blocks that one step of max_step_tokens holds besides
+  std::int64_t spare_bytes = 0;  // a GPU's, with drafts: where the rows of nobody that fill captured steps up lie
   // One sequence while it decodes: state that does not grow, and what each 128 tokens add.
   std::int64_t fixed_sequence_bytes = 0;
   double bytes_per_token = 0.0;

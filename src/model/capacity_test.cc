@@ -29,6 +29,19 @@ TEST(Capacity, FlashStateHasTheSpecsSizes) {
   EXPECT_EQ(plan.sequence_bytes, plan.fixed_sequence_bytes + 1024 * 449'824);
 }
 
+TEST(Capacity, DraftsOnACardHaveAPlaceForRowsOfNobody) {
+  DeviceInfo card;
+  card.backend = BackendKind::kCuda;
+  card.num_multiprocessors = 132, card.compute_capability = 90, card.shared_memory_per_block_bytes = 232'448;
+  CapacityRequest request = flash_request();
+  const CapacityPlan plan = plan_capacity(flash_config(), request, card);
+  EXPECT_EQ(plan.spare_bytes,
+            plan.layout.context_block_bytes + plan.layout.window_block_bytes + plan.layout.state_slot_bytes);
+  EXPECT_EQ(plan_capacity(flash_config(), request, DeviceInfo{}).spare_bytes, 0);
+  request.num_draft_layers = 0;
+  EXPECT_EQ(plan_capacity(flash_config(), request, card).spare_bytes, 0);
+}
+
 void expect_the_last_that_fits(const ModelConfig& config, const DeviceInfo& device, std::int64_t num_sequences) {
   CapacityRequest request = flash_request();
   request.max_sequences = num_sequences;
