@@ -25,6 +25,14 @@ __device__ __forceinline__ void admit_next_launch() {
 #endif
 }
 
+// 16 bytes of weights, asked for where this stands: a read through the read-only cache (__ldg) may be moved behind the
+// wait, to where it is first used.
+__device__ __forceinline__ uint4 load_weights_now(const void* pointer) {
+  uint4 v;
+  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(pointer));
+  return v;
+}
+
 // Whether the loaded code of `kernel` waits: sm_80 code (or its PTX on a newer card) does not and must begin as always.
 template <typename Kernel>
 bool may_begin_early(Kernel kernel) {

@@ -6,9 +6,8 @@
 // terms, 24 bits, so products are exact. `fused` spends its time on 31 shuffles for every 32 values instead.
 // The second loads the streams while the partial sums arrive, and runs Sinkhorn on a matrix held whole in a
 // thread: 20 iterations need no shuffle and four reciprocals a step.
-// Both may begin before the launch ahead of them has ended. Meanwhile the second reads the norm's weight; the first
-// could read fn, but the assembler moves those reads (__ldg) behind the wait, to where they are used. No parameter is
-// declared __restrict__: reads of what earlier launches write must stay behind the wait for them.
+// Both may begin before the launch ahead of them has ended, and read fn and the norm's weight meanwhile. No parameter
+// is declared __restrict__: reads of what earlier launches write must stay behind the wait for them.
 #include "ops/cuda/activation_quantiser.cuh"
 #include "ops/cuda/device_rows.cuh"
 #include "ops/cuda/launch_early.cuh"
@@ -29,9 +28,9 @@ constexpr int kTileRows = 8;
 struct Terms {
   std::uint32_t pair[3][2];
 };
-__device__ __forceinline__ Terms split(float4 w) {
+__device__ __forceinline__ Terms split(const uint4& w) {
   Terms terms;
-  float rest[4] = {w.x, w.y, w.z, w.w};
+  float rest[4] = {__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z), __uint_as_float(w.w)};
 #pragma unroll
   for (int term = 0; term < 3; ++term) {
 #pragma unroll
@@ -63,8 +62,7 @@ __global__ void __launch_bounds__(kWarps * 32)
 #pragma unroll
     for (int k = 0; k < kHcStreams; ++k) {
 #pragma unroll
-      for (int m = 0; m < 3; ++m)
-        w[k][m] = split(__ldg(reinterpret_cast<const float4*>(fn + (8 * m + g) * width + k * hidden + c)));
+      for (int m = 0; m < 3; ++m) w[k][m] = split(load_weights_now(fn + (8 * m + g) * width + k * hidden + c));
     }
   }
   await_earlier_launches();
