@@ -48,8 +48,12 @@ std::optional<OutputProcessor::Stop> OutputProcessor::push(SampledToken token, D
 
   const std::size_t before = delta.text.size();
   std::optional<std::int32_t> match;
-  // Reasoning is never stopped; neither is what comes before min_tokens: a match lies wholly behind it.
-  if (in_reasoning_ || num_tokens_ < request_->min_tokens) {
+  if (!in_reasoning_ && !in_calls_ && request_->calls_begin && id == *request_->calls_begin) {
+    in_calls_ = true;
+    stops_.flush(delta.text);
+  }
+  // Reasoning and calls are never stopped; neither is what comes before min_tokens: a match lies wholly behind it.
+  if (in_reasoning_ || in_calls_ || num_tokens_ < request_->min_tokens) {
     delta.text += piece_;
   } else {
     match = stops_.push(piece_, delta.text);
@@ -70,7 +74,11 @@ void OutputProcessor::finish(Delta& delta) {
   const std::size_t before = delta.text.size();
   piece_.clear();
   if (detokenizer_ != nullptr) detokenizer_->flush(piece_);
-  stops_.push(piece_, delta.text);
+  if (in_calls_) {
+    delta.text += piece_;
+  } else {
+    stops_.push(piece_, delta.text);
+  }
   stops_.flush(delta.text);
   emitted_bytes_ += static_cast<std::int64_t>(delta.text.size() - before);
   release(delta, true);

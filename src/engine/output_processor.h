@@ -49,6 +49,7 @@ class OutputProcessor {
   std::unique_ptr<IncrementalDetokenizer> detokenizer_;
   StopStrings stops_;
   bool in_reasoning_;
+  bool in_calls_ = false;
   std::int64_t num_tokens_ = 0, num_reasoning_ = 0;
   std::int64_t decoded_bytes_ = 0, emitted_bytes_ = 0;
   std::deque<Pending> pending_;

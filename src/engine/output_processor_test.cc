@@ -123,6 +123,22 @@ TEST_F(OutputTest, ReasoningIsNotStopped) {
   EXPECT_EQ(run(request, ids).text, "st</think>op ");
 }
 
+TEST_F(OutputTest, CallsAreNotStopped) {
+  const TokenId markup = *tokenizer().find_added_token("｜DSML｜");
+  Request request;
+  request.stop_strings = {"stop", "<｜"};
+  request.calls_begin = markup;
+  auto ids = bytes("I <");
+  ids.push_back(markup);
+  for (TokenId id : bytes("f>stop <")) ids.push_back(id);
+  EXPECT_EQ(run(request, ids).text, "I <｜DSML｜f>stop <");
+  auto earlier = bytes("I stop <");
+  earlier.push_back(markup);
+  EXPECT_EQ(run(request, earlier).text, "I ");
+  request.calls_begin.reset();
+  EXPECT_EQ(run(request, ids).text, "I ");
+}
+
 TEST_F(OutputTest, MinTokensHoldStopsOff) {
   Request request;
   request.stop_strings = {"b"};

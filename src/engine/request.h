@@ -51,7 +51,7 @@ struct Request {
   std::int32_t num_choices = 1;           // n
   std::int64_t max_tokens = -1;           // a choice; -1: as many as the context holds; 0: none (prompt logprobs only)
   std::int64_t min_tokens = 0;            // before these, neither EOS nor stop ids come and stop strings do not count
-  std::vector<std::string> stop_strings;  // UTF-8, not empty; looked for in the answer, not in the reasoning
+  std::vector<std::string> stop_strings;  // UTF-8, not empty; looked for in the answer, not in reasoning or calls
   bool include_stop_string = false;       // the text ends behind the match instead of before it
   std::vector<TokenId> stop_token_ids;    // end the choice; ids the model lacks are ignored
   bool ignore_eos = false;                // EOS is a token like any other
@@ -59,6 +59,7 @@ struct Request {
   std::int32_t num_logprobs = -1;         // of output tokens: -1 none, 0 the token's own, k and the k best
   std::int32_t num_prompt_logprobs = -1;  // of prompt tokens, likewise; switches prefix hits off for the request
   std::optional<TokenId> reasoning_end;   // set: the output begins inside reasoning, which this token ends
+  std::optional<TokenId> calls_begin;     // set: behind the reasoning, what follows this token is calls
   std::function<std::unique_ptr<TokenConstraint>()> make_constraint;  // called once a choice; empty: none
 
   std::int32_t priority = 0;  // higher first; beyond [-8, 8] taken as the bound, so that waiting has an end

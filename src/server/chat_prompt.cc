@@ -137,8 +137,9 @@ std::optional<ApiError> build_chat_prompt(const ServedModel& model, const ChatCo
     if (const auto markup = tokenizer.find_added_token(kDsmlText)) {
       request.sampling.logit_bias.emplace_back(*markup, kForbidden);
     }
-  } else if (auto failed = constrain_calls(model, tools, request)) {
-    return failed;
+  } else {
+    if (tools.tools != nullptr) request.calls_begin = tokenizer.find_added_token(kDsmlText);
+    if (auto failed = constrain_calls(model, tools, request)) return failed;
   }
   return fit_to_context(model, param, request);
 }

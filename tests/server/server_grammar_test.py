@@ -77,13 +77,15 @@ class GrammarTest(unittest.TestCase):
             self.assertTrue(reply.json["error"]["param"].endswith(param), reply.text)
 
     def test_47_a_call_that_must_come_has_no_stop_strings(self):
-        """What a call is written with (two line ends before it) is no text of the answer."""
+        """Nor has one that may: what a call is written with is no text of the answer, but for the two line ends before it."""
         if not self.has_grammar:
             return
         for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
             reply = self.ask("t</think>" + CALL, tools=TOOLS, tool_choice=choice, stop=["\n", '"', "Oslo"]).json["choices"][0]
             self.assertEqual((reply["finish_reason"], len(reply["message"]["tool_calls"])), ("tool_calls", 1))
             self.assertEqual(json.loads(reply["message"]["tool_calls"][0]["function"]["arguments"]), {"city": "Oslo", "days": 3})
+        reply = self.ask("t</think>Hi." + CALL, tools=TOOLS, stop=["Oslo", "name"]).json["choices"][0]
+        self.assertEqual((reply["finish_reason"], reply["message"]["content"], len(reply["message"]["tool_calls"])), ("tool_calls", "Hi.", 1))
         text = self.ask("t</think>One.\nTwo.", tools=TOOLS, stop=["\n"]).json["choices"][0]
         self.assertEqual((text["message"]["content"], text["finish_reason"]), ("One.", "stop"))
 
