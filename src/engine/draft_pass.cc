@@ -4,12 +4,6 @@
 
 namespace fathom {
 
-std::int32_t filled_batch(std::int32_t batch) {
-  std::int32_t filled = 1;
-  while (filled < batch) filled = filled % 3 == 0 ? filled / 3 * 4 : filled < 2 ? 2 : filled / 2 * 3;
-  return filled;
-}
-
 bool is_replayable(const DrafterLimits& limits, const ExecutionContext& context,
                    std::span<const DraftedSequence> sequences) {
   return limits.capture && context.taps == nullptr && context.trace == nullptr &&

@@ -8,8 +8,6 @@
 
 namespace fathom {
 
-// Sequences that a captured step or pass of `batch` of them is filled up to: a power of two, or one and a half of it.
-std::int32_t filled_batch(std::int32_t batch);
 // Steps of decodes alone have few shapes, and what is profiled is launched.
 bool is_replayable(const DrafterLimits& limits, const ExecutionContext& context,
                    std::span<const DraftedSequence> sequences);

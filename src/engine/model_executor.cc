@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "engine/draft_pass.h"
+#include "engine/filled_batch.h"
 
 namespace fathom {
 namespace {

@@ -7,6 +7,7 @@
 #include "engine/device_drafts.h"
 #include "engine/draft_pass.h"
 #include "engine/draft_sampler.h"
+#include "engine/filled_batch.h"
 #include "engine/mtp_passes.h"
 
 namespace fathom {

@@ -6,8 +6,8 @@
 #include <limits>
 #include <utility>
 
-#include "engine/draft_pass.h"
 #include "engine/draft_streams.h"
+#include "engine/filled_batch.h"
 
 namespace fathom {
 namespace {

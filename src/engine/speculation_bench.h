@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/draft_pass.h"
+#include "engine/filled_batch.h"
 #include "engine/speculation.h"
 
 namespace fathom {

@@ -7,8 +7,8 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/open_cuda.h"
-#include "engine/draft_pass.h"
 #include "engine/engine.h"
+#include "engine/filled_batch.h"
 #include "engine/load_model.h"
 #include "engine/model_executor.h"
 #include "engine/scripted_answer.h"

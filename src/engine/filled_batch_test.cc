@@ -1,5 +1,5 @@
 // The shapes that captured steps and draft passes are filled up to.
-#include "engine/draft_pass.h"
+#include "engine/filled_batch.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace fathom {
 namespace {
 
-TEST(DraftPass, FewBatchesServeAll) {
+TEST(FilledBatch, FewBatchesServeAll) {
   std::set<std::int32_t> filled;
   for (std::int32_t batch = 1; batch <= 64; ++batch) {
     const std::int32_t to = filled_batch(batch);
