@@ -136,8 +136,8 @@ using FirstUseTimes = std::array<double, kMaxDraft + 1>;
 
 // The depth in [0, max_depth] with the most tokens per second by the likely times and mean rates; drafting has to win
 // by `margin`. Depth 0 is measured first. Where another depth could be faster by its least time and hoped rates, and
-// trying it is expected to cost at most `budget_us`, that one. Where drafting is on, some of what a
-// shape's first use takes is part of what a try costs.
+// trying it is expected to cost at most `budget_us`, that one. Where drafting is on, some of what a shape's first use
+// takes is part of what a try costs.
 DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const ExpectedTokens& tokens,
                          std::int32_t max_depth, double budget_us, double margin = kDraftingWins,
                          const FirstUseTimes& first_use_us = {});

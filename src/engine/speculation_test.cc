@@ -233,48 +233,46 @@ DraftedStep step_of(std::int32_t num_drafts, std::int32_t num_proposals, std::in
   return step;
 }
 
-// A shape's first uses say nothing of its time: what seems a hundred times slower than it is would never be tried
-// again.
-TEST(Speculation, FirstUsesAreNotMeasured) {
+// Drafts of 400 steps of one sequence, all of them right, in which drafting pays; `disturb(step)` says what else
+// befalls each step.
+template <typename Disturb>
+int drafts_where_they_pay(const Disturb& disturb) {
   DepthPolicy policy;
   Acceptance acceptance(DepthPolicy::kRequestTrials);
   const Acceptance* const request = &acceptance;
-  std::array<int, 2> uses{};
   std::int32_t drafts = 0;
   int num_drafted = 0;
   for (int i = 0; i < 400; ++i) {
     const std::int32_t depth = policy.choose({&request, 1}, 1);
     DraftedStep step = step_of(drafts, depth, 1 + drafts, drafts > 0 ? 1100 : 1000);
-    step.is_first_verify = uses[static_cast<std::size_t>(drafts)]++ < 2;
-    if (step.is_first_verify) step.us = 100'000;
+    disturb(step);
     policy.add_step(step);
     policy.add_drafts(drafts, drafts);
     acceptance.add(drafts, drafts);
     num_drafted += drafts;
     drafts = depth;
   }
+  return num_drafted;
+}
+
+// A shape's first uses say nothing of its time: what seems a hundred times slower than it is would never be tried
+// again.
+TEST(Speculation, FirstUsesAreNotMeasured) {
+  std::array<int, 2> uses{};
+  const int num_drafted = drafts_where_they_pay([&](DraftedStep& step) {
+    step.is_first_verify = uses[static_cast<std::size_t>(step.num_drafts)]++ < 2;
+    if (step.is_first_verify) step.us = 100'000;
+  });
   EXPECT_GT(num_drafted, 380);
 }
 
 // The parts of a step are known apart: where the trunk's shape is known and the draft pass's is new, and the other way
 // round.
 TEST(Speculation, FirstUsesOfOnePartLeaveTheOtherMeasured) {
-  DepthPolicy policy;
-  Acceptance acceptance(DepthPolicy::kRequestTrials);
-  const Acceptance* const request = &acceptance;
-  std::int32_t drafts = 0;
-  int num_drafted = 0;
-  for (int i = 0; i < 400; ++i) {
-    const std::int32_t depth = policy.choose({&request, 1}, 1);
-    DraftedStep step = step_of(drafts, depth, 1 + drafts, drafts > 0 ? 1100 : 1000);
-    step.is_first_propose = depth > 0;  // always another shape
+  const int num_drafted = drafts_where_they_pay([](DraftedStep& step) {
+    step.is_first_propose = step.num_proposals > 0;  // always another shape
     if (step.is_first_propose) step.us += step.propose_us = 5000;
-    policy.add_step(step);
-    policy.add_drafts(drafts, drafts);
-    acceptance.add(drafts, drafts);
-    num_drafted += drafts;
-    drafts = depth;
-  }
+  });
   EXPECT_GT(num_drafted, 380);
 }
 
