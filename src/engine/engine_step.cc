@@ -354,6 +354,7 @@ void EngineThread::give_output(Choice& choice, std::span<const SampledToken> tok
   const Request& request = active.request;
   Delta delta;
   delta.choice = choice.index;
+  delta.cached_tokens = scheduler_.find(choice.sequence)->cached_tokens;
   delta.prompt_logprobs = std::exchange(choice.prompt_logprobs, {});
   if (request.max_tokens == 0) return finish_choice(choice, std::move(delta), FinishReason::kLength, nullptr, {});
   if (choice.times.first_token_us == 0) choice.times.first_token_us = now_us();
@@ -385,8 +386,9 @@ void EngineThread::give_output(Choice& choice, std::span<const SampledToken> tok
     const std::int64_t num_output = choice.output.num_tokens();
     if (num_output == request.max_tokens ||
         num_output + choice.usage.prompt_tokens >= scheduler_.max_sequence_tokens()) {
-      choice.output.finish(delta);
-      return finish_choice(choice, std::move(delta), FinishReason::kLength, nullptr, {});
+      const auto late_stop = choice.output.finish(delta);
+      const FinishReason reason = late_stop ? late_stop->reason : FinishReason::kLength;
+      return finish_choice(choice, std::move(delta), reason, late_stop ? &*late_stop : nullptr, {});
     }
   }
   if (!delta.tokens.empty() || !delta.text.empty() || !delta.prompt_logprobs.empty()) send(active, std::move(delta));

@@ -109,6 +109,7 @@ TEST(Engine, ChoicesShareThePromptAndDiffer) {
     EXPECT_EQ(choice.tokens,
               scripted_answer(scripted, expected_prompt, sampling, 30, static_cast<std::uint32_t>(index)));
     EXPECT_EQ(choice.finish->usage.cached_tokens, index == 0 ? 0 : 384);
+    for (const std::int64_t told : choice.cached_tokens) EXPECT_EQ(told, index == 0 ? 0 : 384);
   }
   EXPECT_NE(choices.at(0).tokens, choices.at(1).tokens);
 }

@@ -321,6 +321,7 @@ void EngineThread::finish_choice(Choice& choice, Delta delta, FinishReason reaso
     finish.usage = choice.usage;
     finish.times = choice.times;
     delta.choice = choice.index;
+    delta.cached_tokens = choice.usage.cached_tokens;
     delta.finish = std::move(finish);
     if (options_.check_prefix_cache && own_end &&
         (choice.usage.cached_tokens > 0 || choice.usage.num_preemptions > 0)) {

@@ -4,6 +4,18 @@
 #include <utility>
 
 namespace fathom {
+namespace {
+
+// At the end of `text`, what calls may begin with before their token (spec 8.4, and OutputParser): "<" behind at most
+// two line ends.
+std::size_t separator_bytes(std::string_view text) {
+  std::size_t begin = text.size();
+  if (begin > 0 && text[begin - 1] == '<') --begin;
+  for (int i = 0; i < 2 && begin > 0 && text[begin - 1] == '\n'; ++i) --begin;
+  return text.size() - begin;
+}
+
+}  // namespace
 
 OutputProcessor::OutputProcessor(const Request& request, const Tokenizer* tokenizer, TokenId eos_id)
     : request_(&request),
@@ -27,6 +39,18 @@ void OutputProcessor::release(Delta& delta, bool all) {
   }
 }
 
+// Holds piece_ against the stop strings. Where calls may come, what may still be their separator waits.
+std::optional<OutputProcessor::Stop> OutputProcessor::push_answer(bool at_end, std::string& out) {
+  separator_ += piece_;
+  const bool may_call = !at_end && request_->calls_begin && !request_->stop_strings.empty();
+  const std::size_t num_certain = separator_.size() - (may_call ? separator_bytes(separator_) : 0);
+  const auto match = stops_.push(std::string_view(separator_).substr(0, num_certain), out);
+  separator_.erase(0, num_certain);
+  if (!match) return std::nullopt;
+  if (request_->include_stop_string) out += request_->stop_strings[static_cast<std::size_t>(*match)];
+  return Stop{FinishReason::kStopString, *match, -1};
+}
+
 std::optional<OutputProcessor::Stop> OutputProcessor::push(SampledToken token, Delta& delta) {
   const TokenId id = token.token;
   ++num_tokens_;
@@ -47,41 +71,41 @@ std::optional<OutputProcessor::Stop> OutputProcessor::push(SampledToken token, D
   decoded_bytes_ = pending_.back().end_bytes;
 
   const std::size_t before = delta.text.size();
-  std::optional<std::int32_t> match;
   if (!in_reasoning_ && !in_calls_ && request_->calls_begin && id == *request_->calls_begin) {
     in_calls_ = true;
     stops_.flush(delta.text);
+    delta.text += std::exchange(separator_, {});
   }
-  // Reasoning and calls are never stopped; neither is what comes before min_tokens: a match lies wholly behind it.
-  if (in_reasoning_ || in_calls_ || num_tokens_ < request_->min_tokens) {
-    delta.text += piece_;
+  if (may_stop()) {
+    if (const auto match = push_answer(stop.has_value(), delta.text)) {
+      stop = match;
+    } else if (stop) {
+      stops_.flush(delta.text);
+    }
   } else {
-    match = stops_.push(piece_, delta.text);
+    delta.text += piece_;
+    if (stop) stops_.flush(delta.text);
   }
   if (in_reasoning_ && id == *request_->reasoning_end) in_reasoning_ = false;
-  if (match) {
-    stop = Stop{FinishReason::kStopString, *match, -1};
-    if (request_->include_stop_string) delta.text += request_->stop_strings[static_cast<std::size_t>(*match)];
-  } else if (stop) {
-    stops_.flush(delta.text);
-  }
   emitted_bytes_ += static_cast<std::int64_t>(delta.text.size() - before);
   release(delta, stop.has_value());
   return stop;
 }
 
-void OutputProcessor::finish(Delta& delta) {
+std::optional<OutputProcessor::Stop> OutputProcessor::finish(Delta& delta) {
   const std::size_t before = delta.text.size();
   piece_.clear();
   if (detokenizer_ != nullptr) detokenizer_->flush(piece_);
-  if (in_calls_) {
-    delta.text += piece_;
+  std::optional<Stop> stop;
+  if (may_stop()) {
+    stop = push_answer(true, delta.text);
   } else {
-    stops_.push(piece_, delta.text);
+    delta.text += piece_;
   }
-  stops_.flush(delta.text);
+  if (!stop) stops_.flush(delta.text);
   emitted_bytes_ += static_cast<std::int64_t>(delta.text.size() - before);
   release(delta, true);
+  return stop;
 }
 
 }  // namespace fathom

@@ -27,8 +27,8 @@ class OutputProcessor {
   // The choice's next token. Adds to `delta` what is certain by now; a stop condition that the token meets is
   // returned, then `delta` is complete and nothing may be pushed any more.
   std::optional<Stop> push(SampledToken token, Delta& delta);
-  // The end for another reason: what was held back goes out.
-  void finish(Delta& delta);
+  // The end for another reason: what was held back goes out, up to a stop string if one turns out to stand there.
+  std::optional<Stop> finish(Delta& delta);
 
   std::int64_t num_tokens() const { return num_tokens_; }
   std::int64_t num_reasoning_tokens() const { return num_reasoning_; }
@@ -42,6 +42,9 @@ class OutputProcessor {
     std::int64_t begin_bytes, end_bytes;  // of its text in the whole output
   };
 
+  // Neither reasoning nor calls, nor before min_tokens.
+  bool may_stop() const { return !in_reasoning_ && !in_calls_ && num_tokens_ >= request_->min_tokens; }
+  std::optional<Stop> push_answer(bool at_end, std::string& out);
   void release(Delta& delta, bool all);
 
   const Request* request_;
@@ -54,6 +57,8 @@ class OutputProcessor {
   std::int64_t decoded_bytes_ = 0, emitted_bytes_ = 0;
   std::deque<Pending> pending_;
   std::string piece_;
+  std::string
+      separator_;  // the text's end, if it may be the beginning of calls: it has not been held against the stops
 };
 
 }  // namespace fathom

@@ -32,7 +32,7 @@ class OutputTest : public ::testing::Test {
       if (got.stop) return got;
     }
     Delta delta;
-    output.finish(delta);
+    got.stop = output.finish(delta);
     add(got, delta);
     return got;
   }
@@ -137,6 +137,71 @@ TEST_F(OutputTest, CallsAreNotStopped) {
   EXPECT_EQ(run(request, earlier).text, "I ");
   request.calls_begin.reset();
   EXPECT_EQ(run(request, ids).text, "I ");
+}
+
+TEST_F(OutputTest, TheSeparatorOfCallsIsNotStopped) {
+  const TokenId markup = *tokenizer().find_added_token("｜DSML｜");
+  const std::vector<std::vector<std::string>> all_stops = {{"\n"}, {"\n\n"}, {"<"}, {"n\n"}, {"n\n\n<"}, {"\n<", "\n"}};
+  for (const auto& stops : all_stops) {
+    Request request;
+    request.stop_strings = stops;
+    request.calls_begin = markup;
+    for (const char* separator : {"<", "\n<", "\n\n<"}) {
+      for (bool whole_tokens : {false, true}) {
+        const std::string before = std::string("In") + separator;
+        auto ids = whole_tokens ? encode(before) : bytes(before);
+        ids.push_back(markup);
+        for (TokenId id : bytes("f>\nn\n\n<")) ids.push_back(id);
+        const Got got = run(request, ids);
+        EXPECT_FALSE(got.stop) << stops[0] << " " << separator;
+        EXPECT_EQ(got.text, before + "｜DSML｜f>\nn\n\n<");
+        EXPECT_EQ(got.tokens, ids);
+      }
+    }
+  }
+}
+
+TEST_F(OutputTest, WhatLooksLikeASeparatorIsTextAndStops) {
+  const TokenId markup = *tokenizer().find_added_token("｜DSML｜");
+  Request request;
+  request.calls_begin = markup;
+  struct Case {
+    const char* stop;
+    const char* before;  // the markup
+    const char* text;
+  };
+  // A third line end is text; so is what other text follows.
+  for (const Case& c : {Case{"\n", "In\n\n\n<", "In"}, Case{"\n\n", "In\n\n\n<", "In\n\n\n<｜DSML｜"},
+                        Case{"<", "In\n<<", "In\n"}, Case{"\n", "In\non\n\n<", "In"}, Case{"\n\n", "In\n\non", "In"},
+                        Case{"<", "2 < 3", "2 "}, Case{"\n<", "a\n<b", "a"}, Case{"n\no", "In\non", "I"}}) {
+    request.stop_strings = {c.stop};
+    auto ids = bytes(c.before);
+    ids.push_back(markup);
+    const Got got = run(request, ids);
+    EXPECT_EQ(got.text, c.text) << c.before;
+    EXPECT_EQ(got.stop.has_value(), std::string_view(c.text).find("DSML") == std::string_view::npos) << c.before;
+  }
+  // The answer's end decides too, whatever it is.
+  for (bool by_eos : {false, true}) {
+    for (const char* end : {"\n", "\n\n", "\n<"}) {
+      request.stop_strings = {"\n"};
+      auto ids = bytes(std::string("In") + end);
+      if (by_eos) ids.push_back(tokenizer().eos_id());
+      Got got = run(request, ids);
+      ASSERT_TRUE(got.stop);
+      EXPECT_EQ(got.stop->reason, FinishReason::kStopString);
+      EXPECT_EQ(got.text, "In");
+      EXPECT_EQ(got.tokens.size(), 2u);
+      request.include_stop_string = true;
+      EXPECT_EQ(run(request, ids).text, "In\n");
+      request.include_stop_string = false;
+      request.stop_strings = {"x"};
+      got = run(request, ids);
+      EXPECT_EQ(got.text, std::string("In") + end);
+      EXPECT_EQ(got.stop.has_value(), by_eos);
+      EXPECT_EQ(got.tokens, ids);
+    }
+  }
 }
 
 TEST_F(OutputTest, MinTokensHoldStopsOff) {

@@ -51,7 +51,7 @@ struct Request {
   std::int32_t num_choices = 1;           // n
   std::int64_t max_tokens = -1;           // a choice; -1: as many as the context holds; 0: none (prompt logprobs only)
   std::int64_t min_tokens = 0;            // before these, neither EOS nor stop ids come and stop strings do not count
-  std::vector<std::string> stop_strings;  // UTF-8, not empty; looked for in the answer, not in reasoning or calls
+  std::vector<std::string> stop_strings;  // UTF-8, not empty; looked for in the answer, not in reasoning and calls
   bool include_stop_string = false;       // the text ends behind the match instead of before it
   std::vector<TokenId> stop_token_ids;    // end the choice; ids the model lacks are ignored
   bool ignore_eos = false;                // EOS is a token like any other
@@ -59,7 +59,8 @@ struct Request {
   std::int32_t num_logprobs = -1;         // of output tokens: -1 none, 0 the token's own, k and the k best
   std::int32_t num_prompt_logprobs = -1;  // of prompt tokens, likewise; switches prefix hits off for the request
   std::optional<TokenId> reasoning_end;   // set: the output begins inside reasoning, which this token ends
-  std::optional<TokenId> calls_begin;     // set: behind the reasoning, what follows this token is calls
+  std::optional<TokenId> calls_begin;     // set: behind the reasoning, this token begins calls; what stands before it
+                                          // of "\n\n<" is their separator, no text of the answer
   std::function<std::unique_ptr<TokenConstraint>()> make_constraint;  // called once a choice; empty: none
 
   std::int32_t priority = 0;  // higher first; beyond [-8, 8] taken as the bound, so that waiting has an end
@@ -125,6 +126,7 @@ struct OutputToken {
 // unfinished code point), and neither comes before it is certain that no stop string cuts it off.
 struct Delta {
   std::int32_t choice = 0;
+  std::int64_t cached_tokens = 0;   // of the prompt, found in the prefix cache: known from the first delta on
   std::vector<OutputToken> tokens;  // the EOS or stop id that ended the choice is the last; it has no text
   std::string text;                 // valid UTF-8; reasoning and markup included, as the detokenizer writes them
   // First delta of choice 0 where asked for: entry i is of prompt token i + 1 (the first token has none).

@@ -55,6 +55,7 @@ struct CollectedChoice {
   std::string text;
   std::vector<SampledToken> prompt_logprobs;
   std::optional<Finish> finish;
+  std::vector<std::int64_t> cached_tokens;  // as each delta tells them
   int num_deltas = 0;
 };
 
@@ -66,6 +67,7 @@ inline void collect(std::vector<Delta> deltas, std::map<std::int32_t, CollectedC
       choice.details.push_back(std::move(token));
     }
     choice.text += delta.text;
+    choice.cached_tokens.push_back(delta.cached_tokens);
     if (!delta.prompt_logprobs.empty()) choice.prompt_logprobs = std::move(delta.prompt_logprobs);
     if (delta.finish) choice.finish = std::move(delta.finish);
     ++choice.num_deltas;

@@ -32,6 +32,7 @@ class GenerateRenderer : public AnswerRenderer {
         prompt * static_cast<std::size_t>(plan_.num_choices) + static_cast<std::size_t>(delta.choice);
     Choice& choice = choices_[index];
     choice.text += delta.text;
+    choice.cached_tokens = delta.cached_tokens;
     for (const OutputToken& token : delta.tokens) {
       if (!choice.ids.empty()) choice.ids += ',';
       choice.ids += std::to_string(token.sampled.token);
@@ -67,6 +68,7 @@ class GenerateRenderer : public AnswerRenderer {
   struct Choice {
     std::string text, ids, logprobs;
     std::int64_t num_tokens = 0;
+    std::int64_t cached_tokens = 0;
     std::optional<Finish> finish;
   };
 
@@ -90,8 +92,8 @@ class GenerateRenderer : public AnswerRenderer {
       write_reason(json, *choice.finish, choice.num_tokens);
     }
     json.member("prompt_tokens", plan_.prompt_tokens[prompt]).member("completion_tokens", choice.num_tokens);
+    json.member("cached_tokens", choice.cached_tokens);
     if (choice.finish) {
-      json.member("cached_tokens", choice.finish->usage.cached_tokens);
       const RequestTimes& times = choice.finish->times;
       json.member("e2e_latency", static_cast<double>(times.finished_us - times.submitted_us) / 1e6);
     }

@@ -1,6 +1,5 @@
 #include "server/openai_json.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "text/utf8.h"
@@ -12,12 +11,13 @@ void UsageSum::add(std::size_t prompt, std::size_t choice, const Delta& delta) {
   Choice& c = choices_[choice];
   c.completion_tokens += static_cast<std::int64_t>(delta.tokens.size());
   for (const OutputToken& token : delta.tokens) c.reasoning_tokens += token.in_reasoning ? 1 : 0;
+  Prompt& p = prompts_[prompt];
+  // The first choice's: what the others find is what it has computed.
+  if (delta.choice == 0) p.cached_tokens = delta.cached_tokens;
   if (!delta.finish) return;
   const Usage& usage = delta.finish->usage;
   c = {usage.completion_tokens, usage.reasoning_tokens};
-  Prompt& p = prompts_[prompt];
   p.num_tokens = usage.prompt_tokens;
-  p.cached_tokens = std::max(p.cached_tokens, usage.cached_tokens);
 }
 
 std::int64_t UsageSum::completion_tokens() const {

@@ -19,7 +19,8 @@ class UsageSum {
 
   void set_prompt(std::size_t prompt, std::int64_t num_tokens) { prompts_[prompt].num_tokens = num_tokens; }
   // A delta of the choice with this index over all prompts. The engine's own count, which comes with the finish, takes
-  // the place of what was counted before: it includes tokens that a stop string cut off.
+  // the place of what was counted before: it includes tokens that a stop string cut off. Cached tokens are known from
+  // the first delta on.
   void add(std::size_t prompt, std::size_t choice, const Delta& delta);
 
   std::int64_t prompt_tokens() const;

@@ -183,6 +183,38 @@ class ChatTest(unittest.TestCase):
             self.assertEqual("".join(c["choices"][0]["text"] for c in chunks), whole["text"])
             self.assertEqual(whole["finish_reason"], "stop")
 
+    def test_the_separator_of_calls_is_no_text(self):
+        """Stop strings that match what stands between an answer and its calls, drafts off and on, whole and streamed."""
+        call = calls_markup(call_markup("get_weather", ("city", True, "Oslo")))
+        with Server(program_path(), "--drafts", "3") as drafting:
+            plain = self.server
+            try:
+                for self.server in (plain, drafting):
+                    for stop in ("\n", "\n\n", "<", ["e\n", "\n<"]):
+                        for text in ("", "Let me see"):
+                            message, _ = self.ask(text + call, think=False, tools=[WEATHER], stop=stop)
+                            self.assertEqual((message["content"] or "", message["finish_reason"]), (text, "tool_calls"), repr(stop))
+                            self.assertEqual(json.loads(message["tool_calls"][0]["arguments"]), {"city": "Oslo"})
+                    # The same characters as text.
+                    for text, stop, content in (("One\nTwo" + call, "\n", "One"), ("One\n\nTwo", "\n\n", "One"), ("One\n", "\n", "One"), ("1 <", "<", "1 "),
+                                                ("One\n\n\n<｜DSML｜tool_calls>", "\n", "One")):
+                        message, reply = self.ask(text, think=False, tools=[WEATHER], stop=stop)
+                        self.assertEqual((message["content"], message["finish_reason"], message["tool_calls"]), (content, "stop", []), text)
+                        self.assertEqual(reply["choices"][0]["stop_reason"], stop)
+                    # The answer's tokens end where its text may still be a separator.
+                    count = self.ask("One\n", think=False, tools=[WEATHER])[1]["usage"]["completion_tokens"] - 1
+                    message, reply = self.ask("One\n\nTwo", think=False, tools=[WEATHER], stop="\n", max_tokens=count)
+                    self.assertEqual((message["content"], reply["choices"][0]["stop_reason"]), ("One", "\n"))
+                    for path, body, told in (
+                        ("/v1/messages", {"max_tokens": 99, "messages": [{"role": "user", "content": f"q ⟦Let me see{call}⟧"}], "stop_sequences": ["\n"],
+                                          "tools": [{"name": "get_weather", "input_schema": {"type": "object"}}]}, '"stop_reason":"tool_use"'),
+                        ("/v1/responses", {"input": f"q ⟦t</think>Let me see{call}⟧", "stop": "\n", "tools": [{"type": "function", "name": "get_weather"}]},
+                         '"type":"function_call"')):
+                        for stream in (False, True):
+                            self.assertIn(told, self.server.post(path, {**body, "temperature": 0, "stream": stream}).text.replace(" ", ""))
+            finally:
+                self.server = plain
+
     def test_24_min_tokens_hold_stops_back(self):
         message, _ = self.ask("a b a b a b a b", think=False, stop="b", min_tokens=4)
         self.assertGreater(message["content"].count("b"), 0)

@@ -105,6 +105,32 @@ class AnthropicAndResponsesTest(unittest.TestCase):
             self.assertEqual(delta["usage"]["output_tokens"], whole["usage"]["output_tokens"])
             self.assertEqual(whole["stop_sequence"], "END" if stop == "stop_sequence" else None)
 
+    def test_cached_tokens_are_told_first(self):
+        """What the prefix cache gave stands in the first event that has a usage, not only in the last."""
+        text = "early " * 400 + "⟦one two three⟧"
+        body = {"max_tokens": 50, "temperature": 0, "messages": [{"role": "user", "content": text}], "stream": True}
+        cold, warm = ([json.loads(data) for _, data in self.server.post("/v1/messages", body).events] for _ in range(2))
+        counted = self.server.post("/v1/messages/count_tokens", {"messages": body["messages"]}).json["input_tokens"]
+        for events, is_warm in ((cold, False), (warm, True)):
+            start, end = events[0]["message"]["usage"], events[-2]["usage"]
+            for key in ("input_tokens", "cache_read_input_tokens"):
+                self.assertEqual(start[key], end[key], key)
+            self.assertEqual(start["cache_read_input_tokens"] > 255, is_warm)
+            self.assertEqual(start["input_tokens"] + start["cache_read_input_tokens"], counted)
+        chat = {"messages": [{"role": "user", "content": "chat " + text}], "temperature": 0, "stream": True, "n": 2, "thinking": {"type": "disabled"},
+                "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+        for path, fields in (("/v1/chat/completions", chat), ("/v1/completions", {**chat, "prompt": "raw " + text, "messages": None})):
+            for is_warm in (False, True):
+                told = [chunk["usage"]["prompt_tokens_details"]["cached_tokens"] for chunk in self.server.post(path, fields).chunks
+                        if not chunk["choices"] or chunk["choices"][0]["index"] == 0]
+                self.assertEqual(set(told), {told[-1]}, path)
+                self.assertEqual(told[-1] > 255, is_warm, "choices after the first find what it computed: no hit of the request's")
+        native = {"text": "native " + text, "sampling_params": {"max_new_tokens": 20, "temperature": 0}, "stream": True}
+        self.server.post("/generate", native)
+        told = [json.loads(data)["meta_info"]["cached_tokens"] for _, data in self.server.post("/generate", native).events[:-1]]
+        self.assertEqual(set(told), {told[-1]})
+        self.assertGreater(told[-1], 255)
+
     def test_calls_that_nobody_offered_are_text(self):
         whole, events = self.messages("Hello" + self.TOOL_TEXT)
         blocks, delta = self.rebuild(events)
