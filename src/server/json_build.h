@@ -1,4 +1,4 @@
-// Small JSON values made in code: what one API's form becomes in another's.
+// Small JSON values made in code, and read: what one API's form becomes in another's.
 #pragma once
 
 #include <string>
@@ -33,6 +33,11 @@ inline JsonValue json_text_part(std::string text) {
   json_set(part, "type", json_string("text"));
   json_set(part, "text", json_string(std::move(text)));
   return part;
+}
+
+// A string's characters; empty where there is none.
+inline std::string json_text_of(const JsonValue* value) {
+  return value != nullptr && value->is(JsonValue::Kind::kString) ? value->text : std::string();
 }
 
 }  // namespace fathom

@@ -1,13 +1,16 @@
 // POST /v1/responses: items in, items and their events out. Nothing is stored: previous_response_id is refused.
-#include <algorithm>
 #include <memory>
+#include <set>
 
 #include "server/answer.h"
 #include "server/chat_choice.h"
 #include "server/chat_prompt.h"
+#include "server/custom_input.h"
 #include "server/generation_fields.h"
 #include "server/json_build.h"
 #include "server/openai_json.h"
+#include "server/responses_input.h"
+#include "server/responses_tools.h"
 #include "server/routes.h"
 
 namespace fathom {
@@ -20,234 +23,12 @@ struct ResponsePlan {
   bool stream = false;
   ThinkingFields thinking;
   ToolFields tools;
-  std::vector<std::string> ignored_tools;  // their types
+  std::set<std::string> custom;  // names of tools that are called with one text
   CallMarkup markup = CallMarkup::kText;
   bool logprobs = false;  // of the tokens of messages
   Request request;
   std::string echoed;  // members of the request that the response repeats, as JSON members without braces
 };
-
-std::string text_of(const JsonValue* value) {
-  return value != nullptr && value->is(Kind::kString) ? value->text : std::string();
-}
-
-// Items of `input`, as the messages of a chat. Reasoning and calls belong to the assistant message that they stand
-// beside; one is put together from neighbours.
-class InputReader {
- public:
-  explicit InputReader(RequestFields& fields) : fields_(fields) {}
-
-  JsonValue read(const JsonValue& input) {
-    if (input.is(Kind::kString)) {
-      add("user", json_string(input.text));
-    } else if (input.is(Kind::kArray)) {
-      for (std::size_t i = 0; i < input.items.size() && !fields_.failed(); ++i) {
-        read_item(input.items[i], "input[" + std::to_string(i) + "]");
-      }
-      flush_assistant();
-    } else {
-      fields_.fail("input", found_expected(input, "a string or an array of items"));
-    }
-    if (!fields_.failed() && messages_.items.empty()) fields_.fail("input", "found no item");
-    return std::move(messages_);
-  }
-  void add(const std::string& role, JsonValue content) {
-    flush_assistant();
-    JsonValue message = json_object();
-    json_set(message, "role", json_string(role));
-    json_set(message, "content", std::move(content));
-    messages_.items.push_back(std::move(message));
-  }
-
- private:
-  void read_item(const JsonValue& item, const std::string& where) {
-    if (!item.is(Kind::kObject)) return fields_.fail(where, found_expected(item, "an object"));
-    std::string type = text_of(item.find("type"));
-    if (type.empty() && item.find("role") != nullptr) type = "message";
-    if (type == "message") {
-      read_message(item, where);
-    } else if (type == "function_call") {
-      read_call(item, where);
-    } else if (type == "function_call_output") {
-      read_output(item, where);
-    } else if (type == "reasoning") {
-      read_reasoning(item);
-    } else {
-      fields_.fail(where + ".type",
-                   "found \"" + type + "\", expected message, function_call, function_call_output or reasoning");
-    }
-  }
-
-  void read_message(const JsonValue& item, const std::string& where) {
-    std::string role = text_of(item.find("role"));
-    if (role == "developer") role = "system";  // OpenAI's name for it; the encoder's developer is another thing
-    if (role != "user" && role != "assistant" && role != "system") {
-      return fields_.fail(where + ".role", "found \"" + role + "\", expected user, assistant, system or developer");
-    }
-    JsonValue parts = json_array();
-    const JsonValue* content = item.find("content");
-    if (content != nullptr && content->is(Kind::kString)) {
-      parts.items.push_back(json_text_part(content->text));
-    } else if (content != nullptr && content->is(Kind::kArray)) {
-      for (std::size_t i = 0; i < content->items.size(); ++i) {
-        const JsonValue& part = content->items[i];
-        const std::string at = where + ".content[" + std::to_string(i) + "].";
-        const std::string type = text_of(part.find("type"));
-        if (type != "input_text" && type != "output_text" && type != "text" && type != "refusal") {
-          return fields_.fail(at + "type", "found \"" + type + "\", expected input_text or output_text");
-        }
-        const std::string key = type == "refusal" ? "refusal" : "text";
-        const JsonValue* text = part.find(key);
-        if (text == nullptr || !text->is(Kind::kString)) return fields_.fail(at + key, "expected a string");
-        parts.items.push_back(json_text_part(text->text));
-      }
-    } else if (content != nullptr && !content->is(Kind::kNull)) {
-      return fields_.fail(where + ".content", found_expected(*content, "a string or an array of parts"));
-    }
-    if (role != "assistant") return add(role, std::move(parts));
-    // Text after calls is another turn.
-    if (!calls_.items.empty() || has_text_) flush_assistant();
-    open_ = has_text_ = true;
-    text_ = std::move(parts);
-  }
-
-  void read_reasoning(const JsonValue& item) {
-    if (has_text_ || !calls_.items.empty()) flush_assistant();
-    open_ = true;
-    for (const char* key : {"content", "summary"}) {
-      const JsonValue* parts = item.find(key);
-      if (parts == nullptr || !parts->is(Kind::kArray) || parts->items.empty()) continue;
-      for (const JsonValue& part : parts->items) reasoning_ += text_of(part.find("text"));
-      return;
-    }
-  }
-
-  void read_call(const JsonValue& item, const std::string& where) {
-    RequestFields sent(item, where + ".");
-    const auto name = sent.string("name");
-    const auto call_id = sent.string("call_id");
-    if (!sent.failed() && (!name || name->empty())) sent.fail("name", "expected a name");
-    const JsonValue* arguments = sent.find("arguments");
-    if (arguments != nullptr && !is_arguments(*arguments)) {
-      sent.fail("arguments", found_expected(*arguments, "the JSON text of an object"));
-    }
-    fields_.absorb(sent);
-    if (fields_.failed()) return;
-    JsonValue function = json_object();
-    json_set(function, "name", json_string(*name));
-    json_set(function, "arguments", arguments != nullptr ? *arguments : json_string("{}"));
-    JsonValue call = json_object();
-    json_set(call, "id", json_string(call_id.value_or("")));
-    json_set(call, "type", json_string("function"));
-    json_set(call, "function", std::move(function));
-    open_ = true;
-    calls_.items.push_back(std::move(call));
-  }
-
-  // An object, or text that the model may have left unfinished; not the JSON text of something else.
-  static bool is_arguments(const JsonValue& arguments) {
-    if (!arguments.is(Kind::kString)) return arguments.is(Kind::kObject);
-    const auto parsed = parse_json(arguments.text);
-    return !parsed.ok() || parsed->is(Kind::kObject);
-  }
-
-  void read_output(const JsonValue& item, const std::string& where) {
-    RequestFields sent(item, where + ".");
-    const auto call_id = sent.string("call_id");
-    fields_.absorb(sent);
-    const JsonValue* output = sent.find("output");
-    if (output == nullptr || !(output->is(Kind::kString) || output->is(Kind::kArray))) {
-      return fields_.fail(where + ".output", "expected a string or an array of parts");
-    }
-    for (std::size_t i = 0; i < output->items.size(); ++i) {
-      const JsonValue* type = output->items[i].find("type");
-      const JsonValue* text = output->items[i].find("text");
-      const bool is_text = text_of(type) == "input_text" || text_of(type) == "output_text" || text_of(type) == "text";
-      if (text_of(type).empty() || (is_text && (text == nullptr || !text->is(Kind::kString)))) {
-        return fields_.fail(where + ".output[" + std::to_string(i) + "]", "expected a part, with text where it is one");
-      }
-    }
-    add("tool", *output);
-    json_set(messages_.items.back(), "tool_call_id", json_string(call_id.value_or("")));
-  }
-
-  void flush_assistant() {
-    if (!open_) return;
-    open_ = has_text_ = false;
-    JsonValue message = json_object();
-    json_set(message, "role", json_string("assistant"));
-    json_set(message, "content", std::exchange(text_, json_array()));
-    if (!reasoning_.empty()) json_set(message, "reasoning_content", json_string(std::exchange(reasoning_, {})));
-    if (!calls_.items.empty()) json_set(message, "tool_calls", std::exchange(calls_, json_array()));
-    messages_.items.push_back(std::move(message));
-  }
-
-  RequestFields& fields_;
-  JsonValue messages_ = json_array();
-  bool open_ = false, has_text_ = false;  // an assistant message is being put together
-  JsonValue text_ = json_array(), calls_ = json_array();
-  std::string reasoning_;
-};
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string out;
-  for (const auto& name : names) out += (out.empty() ? "" : ", ") + name;
-  return out;
-}
-
-// Function tools in the form of chat. Tools that only OpenAI's servers have (web_search, ...) are left out and named in
-// `ignored`: agents send them with every request; who demands one by tool_choice is refused.
-JsonValue translate_tools(RequestFields& fields, std::vector<std::string>& ignored, std::vector<std::string>& places) {
-  JsonValue body = json_object();
-  if (const JsonValue* tools = fields.array("tools")) {
-    JsonValue list = json_array();
-    for (std::size_t i = 0; i < tools->items.size(); ++i) {
-      const JsonValue& tool = tools->items[i];
-      const std::string where = "tools[" + std::to_string(i) + "]";
-      if (!tool.is(Kind::kObject)) {
-        fields.fail(where, found_expected(tool, "an object"));
-        return body;
-      }
-      RequestFields sent(tool, where + ".");
-      const auto type = sent.string("type");
-      if (!sent.failed() && !type) sent.fail("type", "found none, expected \"function\"");
-      if (!sent.failed() && *type != "function") {
-        if (std::find(ignored.begin(), ignored.end(), *type) == ignored.end()) ignored.push_back(*type);
-        continue;
-      }
-      if (!sent.string("name") && !sent.failed()) sent.fail("name", "found none, expected a string");
-      sent.object("parameters");
-      sent.boolean("strict");
-      fields.absorb(sent);
-      if (fields.failed()) return body;
-      places.push_back(where);
-      JsonValue function = json_object();
-      for (const auto& member : tool.members) {
-        if (member.key != "type") json_set(function, member.key, member.value);
-      }
-      JsonValue entry = json_object();
-      json_set(entry, "type", json_string("function"));
-      json_set(entry, "function", std::move(function));
-      list.items.push_back(std::move(entry));
-    }
-    json_set(body, "tools", std::move(list));
-  }
-  const std::string names = joined(ignored);
-  if (const JsonValue* choice = fields.find("tool_choice")) {
-    const std::string type = text_of(choice->find("type"));
-    if (choice->is(Kind::kObject) && type != "function" && type != "allowed_tools") {
-      fields.fail("tool_choice.type", "found \"" + type + "\": only function tools can be called here");
-    }
-    const JsonValue* list = body.find("tools");
-    if (choice->is(Kind::kString) && choice->text == "required" && !names.empty() && list->items.empty()) {
-      fields.fail("tool_choice", "found required, but no tool is a function: " + names + " is not offered here");
-    }
-  }
-  for (const char* key : {"tool_choice", "parallel_tool_calls"}) {
-    if (const JsonValue* value = fields.find(key)) json_set(body, key, *value);
-  }
-  return body;
-}
 
 class ResponsesRenderer : public AnswerRenderer {
  public:
@@ -257,6 +38,7 @@ class ResponsesRenderer : public AnswerRenderer {
         id_(make_id("resp_")),
         model_(call.server->options.model_names.front()),
         created_(unix_seconds()),
+        custom_(std::move(plan.custom)),
         echoed_(std::move(plan.echoed)),
         choice_(plan.request.reasoning_end.has_value(), plan.thinking.show_reasoning, plan.tools.parallel, plan.markup,
                 "call_"),
@@ -310,7 +92,7 @@ class ResponsesRenderer : public AnswerRenderer {
   }
 
  private:
-  enum class Item { kNone, kReasoning, kMessage, kCall };
+  enum class Item { kNone, kReasoning, kMessage, kCall, kCustomCall };
 
   bool is_cut() const { return choice_.finish() && choice_.finish()->reason == FinishReason::kLength; }
 
@@ -367,14 +149,30 @@ class ResponsesRenderer : public AnswerRenderer {
         new_logprobs_.clear();
         call_name_ = event.text;
         call_id_ = choice_.call_id(event.index);
-        return open_item(Item::kCall, out);
+        custom_input_ = {};
+        return open_item(custom_.contains(event.text) ? Item::kCustomCall : Item::kCall, out);
       case EventKind::kToolArguments:
-        text_ += event.text;
-        return write(out, "response.function_call_arguments.delta", [&](JsonWriter& json) {
-          json.member("item_id", item_id_).member("output_index", items_.size()).member("delta", event.text);
-        });
-      case EventKind::kToolCallEnd: return close_item(out, event.complete ? "completed" : "incomplete");
+        return write_call_delta(out, item_ == Item::kCustomCall ? custom_input_.push(event.text) : event.text);
+      case EventKind::kToolCallEnd:
+        if (item_ == Item::kCustomCall && event.complete) write_call_delta(out, custom_input_.finish());
+        return close_item(out, event.complete ? "completed" : "incomplete");
     }
+  }
+
+  bool is_call() const { return item_ == Item::kCall || item_ == Item::kCustomCall; }
+  std::string_view call_event(std::string_view end) const {
+    if (item_ == Item::kCall) {
+      return end == "delta" ? "response.function_call_arguments.delta" : "response.function_call_arguments.done";
+    }
+    return end == "delta" ? "response.custom_tool_call_input.delta" : "response.custom_tool_call_input.done";
+  }
+
+  void write_call_delta(std::string& out, const std::string& text) {
+    if (text.empty()) return;
+    text_ += text;
+    write(out, call_event("delta"), [&](JsonWriter& json) {
+      json.member("item_id", item_id_).member("output_index", items_.size()).member("delta", text);
+    });
   }
 
   void ensure(Item item, std::string& out) {
@@ -399,22 +197,26 @@ class ResponsesRenderer : public AnswerRenderer {
     item_ = item;
     text_.clear();
     item_logprobs_.clear();
-    item_id_ = make_id(item == Item::kReasoning ? "rs_" : item == Item::kMessage ? "msg_" : "fc_");
+    item_id_ = make_id(item == Item::kReasoning ? "rs_"
+                       : item == Item::kMessage ? "msg_"
+                       : item == Item::kCall    ? "fc_"
+                                                : "ctc_");
     write(out, "response.output_item.added", [this](JsonWriter& json) {
       json.member("output_index", items_.size()).key("item");
       write_item(json, "in_progress", false);
     });
-    if (item == Item::kCall) return;
+    if (is_call()) return;
     write(out, "response.content_part.added", [this](JsonWriter& json) { write_part_place(json, ""); });
   }
 
   void close_item(std::string& out, std::string_view status) {
     if (item_ == Item::kNone) return;
-    if (item_ == Item::kCall) {
-      // As one value, valid JSON whenever the call is whole.
-      write(out, "response.function_call_arguments.done", [this](JsonWriter& json) {
+    if (is_call()) {
+      // A function's as one value, valid JSON whenever the call is whole.
+      write(out, call_event("done"), [this](JsonWriter& json) {
         json.member("item_id", item_id_).member("output_index", items_.size());
-        json.member("name", call_name_).member("arguments", text_);
+        if (item_ == Item::kCall) json.member("name", call_name_);
+        json.member(item_ == Item::kCall ? "arguments" : "input", text_);
       });
     } else {
       write_part_event(out, item_ == Item::kMessage ? "response.output_text.done" : "response.reasoning_text.done",
@@ -453,11 +255,12 @@ class ResponsesRenderer : public AnswerRenderer {
       case Item::kReasoning: json.member("type", "reasoning").key("summary").begin_array().end_array(); break;
       case Item::kMessage: json.member("type", "message").member("role", "assistant"); break;
       default:
-        json.member("type", "function_call").member("call_id", call_id_).member("name", call_name_);
-        json.member("arguments", text_);
+        json.member("type", item_ == Item::kCall ? "function_call" : "custom_tool_call");
+        json.member("call_id", call_id_).member("name", call_name_);
+        json.member(item_ == Item::kCall ? "arguments" : "input", text_);
     }
     json.member("status", status);
-    if (item_ != Item::kCall) {
+    if (!is_call()) {
       json.key("content").begin_array();
       if (whole) write_part(json, text_);
       json.end_array();
@@ -493,6 +296,7 @@ class ResponsesRenderer : public AnswerRenderer {
   std::string id_;
   std::string model_;
   std::int64_t created_;
+  std::set<std::string> custom_;
   std::string echoed_;
   ChatChoice choice_;
   UsageSum usage_;
@@ -500,6 +304,7 @@ class ResponsesRenderer : public AnswerRenderer {
   int sequence_ = 0;
   Item item_ = Item::kNone;
   std::string item_id_, text_, call_id_, call_name_;  // of the open item
+  CustomInput custom_input_;                          // of the open item
   std::string new_logprobs_, item_logprobs_;          // not written yet; of the open item
   std::vector<std::string> items_;                    // done, as JSON
 };
@@ -557,24 +362,31 @@ void read_response_fields(RequestFields& fields, const ServedModel& model, Respo
   }
 }
 
-std::string echoed_members(const JsonValue& body, const ResponsePlan& plan) {
+void write_names(JsonWriter& json, std::string_view key, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  json.key(key).begin_array();
+  for (const auto& name : names) json.value(name);
+  json.end_array();
+}
+
+std::string echoed_members(const JsonValue& body, const ResponsePlan& plan, const ResponsesTools& tools,
+                           const std::vector<std::string>& ignored_items) {
   std::string out;
   JsonWriter json(out);
   json.member("parallel_tool_calls", plan.tools.parallel);
   json.member("temperature", static_cast<double>(plan.request.sampling.temperature));
   json.member("top_p", static_cast<double>(plan.request.sampling.top_p));
   json.key("tools").begin_array();
-  if (const JsonValue* tools = body.find("tools"); tools != nullptr) {
-    for (const JsonValue& tool : tools->items) {
-      if (text_of(tool.find("type")) == "function") json.raw(dump_python_json(tool));
+  if (const JsonValue* sent = body.find("tools"); sent != nullptr) {
+    for (const JsonValue& tool : sent->items) {
+      const std::string type = json_text_of(tool.find("type"));
+      if (type == "function" || type == "custom") json.raw(dump_python_json(tool));
     }
   }
   json.end_array();
-  if (!plan.ignored_tools.empty()) {
-    json.key("ignored_tools").begin_array();
-    for (const auto& type : plan.ignored_tools) json.value(type);
-    json.end_array();
-  }
+  write_names(json, "ignored_tools", tools.ignored);
+  write_names(json, "ignored_items", ignored_items);
+  write_names(json, "unenforced_grammars", tools.unenforced);
   for (const auto& [key, otherwise] : {std::pair{"instructions", "null"},
                                        {"metadata", "{}"},
                                        {"tool_choice", "\"auto\""},
@@ -600,10 +412,9 @@ std::optional<ResponsePlan> read_responses(const RouteCall& call, ApiError& erro
   plan.stream = fields.boolean("stream").value_or(false);
   plan.thinking = read_thinking(fields, call.server->options);
   read_response_fields(fields, model, plan);
-  std::vector<std::string> places;
-  const JsonValue tool_body = translate_tools(fields, plan.ignored_tools, places);
-  RequestFields tool_fields(tool_body);
-  plan.tools = read_tools(tool_fields, model.grammar != nullptr, places);
+  ResponsesTools tools = translate_responses_tools(fields, model.grammar != nullptr);
+  RequestFields tool_fields(tools.body);
+  plan.tools = read_tools(tool_fields, model.grammar != nullptr, tools.places);
   fields.absorb(tool_fields);
   const auto instructions = fields.string("instructions");
   const JsonValue* input = fields.find("input");
@@ -614,18 +425,17 @@ std::optional<ResponsePlan> read_responses(const RouteCall& call, ApiError& erro
   };
   if (fields.failed()) return failed_with(fields.error());
 
-  InputReader reader(fields);
-  if (instructions && !instructions->empty()) reader.add("system", json_string(*instructions));
-  const JsonValue messages = reader.read(*input);
+  const ResponsesInput items = read_responses_input(fields, instructions, *input);
   if (fields.failed()) return failed_with(fields.error());
-  const auto conversation = read_chat(messages, plan.tools.tools);
+  const auto conversation = read_chat(items.messages, plan.tools.tools);
   if (!conversation.ok()) return failed_with(error_of(conversation.status()));
   plan.markup = call_markup(*conversation);
   if (auto failed = build_chat_prompt(model, *conversation, plan.thinking, plan.tools, "input", plan.request)) {
     return failed_with(std::move(*failed));
   }
-  plan.tools.tools = nullptr;  // it pointed into tool_body
-  plan.echoed = echoed_members(*body, plan);
+  plan.tools.tools = nullptr;  // it pointed into tools.body
+  plan.echoed = echoed_members(*body, plan, tools, items.ignored);
+  plan.custom = std::move(tools.custom);
   return plan;
 }
 

@@ -198,6 +198,123 @@ class AnthropicAndResponsesTest(unittest.TestCase):
         self.assertEqual(refused.status, 400)
         self.assertIn("web_search", refused.json["error"]["message"])
 
+    PATCH = "*** Begin Patch\n+a \"b\" \\ é < 2\n*** End Patch"
+    LARK = {"type": "custom", "name": "apply_patch", "description": "Edits files.",
+            "format": {"type": "grammar", "syntax": "lark", "definition": "start: begin_patch hunk+ end_patch"}}
+
+    def call_of(self, name, **parameters):
+        inner = "\n".join(f'<｜DSML｜parameter name="{k}" string="true">{v}</｜DSML｜parameter>' for k, v in parameters.items())
+        return f'\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="{name}">\n{inner}\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+
+    def prompt_of(self, body):
+        return self.server.post("/v1/responses/input_tokens", body).json["input_tokens"]
+
+    def test_custom_tools(self):
+        """A tool that is called with one text: its items and events, whole and streamed, and the call sent back."""
+        body = {"input": f"Say ⟦t</think>Hm.{self.call_of('apply_patch', input=self.PATCH)}⟧", "temperature": 0, "tools": [self.LARK, {"type": "custom", "name": "plain"}]}
+        narrowed = [{"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "apply_patch"}]}] if self.server.has_grammar() else []
+        for choice in ("auto", {"type": "custom", "name": "apply_patch"}, *narrowed):
+            named = choice != "auto" and choice["type"] == "custom"
+            asked = {**body, "tool_choice": choice}
+            if named:  # the answer is the call alone
+                asked["input"] = f"Say ⟦t</think>{self.call_of('apply_patch', input=self.PATCH)}⟧"
+            whole = self.server.post("/v1/responses", asked)
+            self.assertEqual(whole.status, 200, whole.text)
+            self.assertEqual((whole.json["tools"], whole.json["unenforced_grammars"]), (body["tools"], ["apply_patch"]))
+            call = whole.json["output"][-1]
+            self.assertEqual({k: v for k, v in call.items() if k not in ("id", "call_id")},
+                             {"type": "custom_tool_call", "name": "apply_patch", "input": self.PATCH, "status": "completed"})
+            self.assertTrue(call["id"].startswith("ctc_") and call["call_id"].startswith("call_"))
+            events = [(name, json.loads(data)) for name, data in self.server.post("/v1/responses", {**asked, "stream": True}).events]
+            self.assertEqual([d["sequence_number"] for _, d in events], list(range(len(events))))
+            deltas = [d["delta"] for name, d in events if name == "response.custom_tool_call_input.delta"]
+            done = [d for name, d in events if name == "response.custom_tool_call_input.done"]
+            self.assertGreater(len(deltas), 3, "the input streams")
+            self.assertEqual(("".join(deltas), [d["input"] for d in done]), (self.PATCH, [self.PATCH]))
+            self.assertFalse([name for name, _ in events if "function_call" in name])
+            added = [d["item"] for name, d in events if name == "response.output_item.added"][-1]
+            last = [d["item"] for name, d in events if name == "response.output_item.done"][-1]
+            self.assertEqual((added["input"], added["status"], added["id"]), ("", "in_progress", last["id"]))
+            self.assertEqual((last["input"], events[-1][1]["response"]["output"][-1]), (self.PATCH, last))
+            # Sent back with its output: a call and its result, as those of a function with the same text.
+            tail = [{"role": "user", "content": "so? ⟦t</think>Done.⟧"}]
+            again = {**body, "input": [*whole.json["output"], {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "Success."}, *tail]}
+            self.assertEqual(self.server.post("/v1/responses", again).json["output"][-1]["content"][0]["text"], "Done.")
+            as_function = [*whole.json["output"][:-1], {"type": "function_call", "call_id": call["call_id"], "name": "apply_patch", "arguments": json.dumps({"input": self.PATCH})},
+                           {"type": "function_call_output", "call_id": call["call_id"], "output": [{"type": "input_text", "text": "Success."}]}, *tail]
+            self.assertEqual(self.prompt_of(again), self.prompt_of({**again, "input": as_function}))
+        # The model sees the grammar; a call that is cut off is as long as it came.
+        self.assertGreater(self.prompt_of(body), self.prompt_of({**body, "tools": [{k: v for k, v in self.LARK.items() if k != "format"}, body["tools"][1]]}) + 10)
+        cut = self.server.post("/v1/responses", {**body, "max_output_tokens": 45}).json
+        self.assertEqual((cut["status"], cut["output"][-1]["type"], cut["output"][-1]["status"]), ("incomplete", "custom_tool_call", "incomplete"))
+        self.assertTrue(self.PATCH.startswith(cut["output"][-1]["input"]) and cut["output"][-1]["input"], cut["output"][-1])
+        # Another name of the parameter is as good; functions beside custom tools are functions.
+        other = self.server.post("/v1/responses", {**body, "input": f"Say ⟦t</think>{self.call_of('apply_patch', patch=self.PATCH)}⟧"}).json
+        self.assertEqual(other["output"][-1]["input"], self.PATCH)
+        function = {"type": "function", "name": "get_weather", "parameters": self.TOOL["input_schema"]}
+        mixed = self.server.post("/v1/responses", {**body, "tools": [self.LARK, function], "input": f"Say ⟦t</think>{self.call_of('get_weather', city='Oslo')}⟧"}).json
+        self.assertEqual((mixed["output"][-1]["type"], json.loads(mixed["output"][-1]["arguments"])), ("function_call", {"city": "Oslo"}))
+        for choice in ({"type": "custom", "name": "get_weather"}, {"type": "custom", "name": "none"}):
+            refused = self.server.post("/v1/responses", {**body, "tools": [self.LARK, function], "tool_choice": choice})
+            self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "tool_choice"))
+
+    def test_a_custom_tool_is_held_to_its_regex(self):
+        tool = {"type": "custom", "name": "year", "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9]{4}"}}
+        body = {"input": f"Say ⟦t</think>{self.call_of('year', input='19x84')}⟧", "temperature": 0, "tools": [tool], "max_output_tokens": 200}
+        reply = self.server.post("/v1/responses", body)
+        if not self.server.has_grammar():
+            return self.assertEqual((reply.status, reply.json["error"]["param"]), (400, "tools[0].format.syntax"))
+        for choice in ("auto", "required"):
+            call = self.server.post("/v1/responses", {**body, "tool_choice": choice}).json["output"][-1]
+            self.assertEqual(call["type"], "custom_tool_call")
+            self.assertRegex(call["input"], "^[0-9]{4}$")
+        refused = self.server.post("/v1/responses", {**body, "tools": [{**tool, "format": {"type": "grammar", "syntax": "regex", "definition": "(?=a)b"}}]})
+        self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "tools"))
+
+    def test_items_of_built_in_tools(self):
+        """Calls and outputs of tools that clients run stay in the conversation; what other servers' tools did stays where
+        the item tells it, else it is left out and named."""
+        ask = {"role": "user", "content": "so? ⟦t</think>Seen.⟧"}
+        shell = {"type": "exec", "command": ["ls", "-l"], "env": {}}
+        message = [{"role": "user", "content": "Look."}, {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "I look."}]}]
+
+        def same(items, call, output, ignored=None):
+            reply = self.server.post("/v1/responses", {"input": [*message, *items, ask], "temperature": 0})
+            self.assertEqual(reply.status, 200, reply.text)
+            self.assertEqual((reply.json["output"][-1]["content"][0]["text"], reply.json.get("ignored_items")), ("Seen.", ignored))
+            name, arguments = call if call else (None, None)
+            expected = [*message, *([{"type": "function_call", "call_id": "c", "name": name, "arguments": json.dumps(arguments)}] if call else []),
+                        *([{"type": "function_call_output", "call_id": "c", "output": output}] if output is not None else []), ask]
+            self.assertEqual(reply.json["usage"]["input_tokens"], self.prompt_of({"input": expected}), items)
+
+        same([{"type": "local_shell_call", "id": "i", "call_id": "c", "status": "completed", "action": shell}, {"type": "local_shell_call_output", "id": "c", "output": "total 0"}],
+             ("local_shell", {"action": shell}), "total 0")
+        same([{"type": "local_shell_call", "call_id": "c", "status": "completed", "action": shell}, {"type": "function_call_output", "call_id": "c", "output": "total 0"}],
+             ("local_shell", {"action": shell}), "total 0")
+        ran = [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
+        same([{"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}, {"type": "shell_call_output", "call_id": "c", "output": ran}],
+             ("shell", {"action": {"commands": ["ls"]}}), json.dumps(ran))
+        patch = {"type": "delete_file", "path": "a"}
+        same([{"type": "apply_patch_call", "call_id": "c", "status": "completed", "operation": patch}, {"type": "apply_patch_call_output", "call_id": "c", "status": "failed"}],
+             ("apply_patch", {"operation": patch}), "failed")
+        click, picture = {"type": "click", "x": 1, "y": 2}, {"type": "computer_screenshot", "image_url": "data:" + "x" * 500}
+        same([{"type": "computer_call", "call_id": "c", "action": click, "pending_safety_checks": []}, {"type": "computer_call_output", "call_id": "c", "output": picture}],
+             ("computer", {"action": click}), [picture])
+        same([{"type": "mcp_call", "id": "c", "server_label": "s", "name": "roll", "arguments": "{\"n\": 2}", "output": "7"}], ("roll", {"n": 2}), "7")
+        same([{"type": "mcp_call", "id": "c", "server_label": "s", "name": "roll", "arguments": "{}", "error": "no dice"}], ("roll", {}), "no dice")
+        logs = [{"type": "logs", "logs": "4"}]
+        same([{"type": "code_interpreter_call", "id": "c", "code": "2+2", "outputs": logs}], ("code_interpreter", {"code": "2+2"}), json.dumps(logs))
+        same([{"type": "file_search_call", "id": "c", "queries": ["q"], "results": [{"text": "t"}]}], ("file_search", {"queries": ["q"]}), '[{"text": "t"}]')
+        for silent in ({"type": "web_search_call", "id": "i", "status": "completed", "action": {"type": "search", "query": "q"}}, {"type": "file_search_call", "id": "i", "queries": ["q"], "results": None},
+                       {"type": "image_generation_call", "id": "i", "result": "iVBO"}, {"type": "mcp_list_tools", "id": "i", "server_label": "s", "tools": []},
+                       {"type": "mcp_approval_request", "id": "i", "name": "n", "arguments": "{}", "server_label": "s"}, {"type": "mcp_approval_response", "approval_request_id": "i", "approve": True},
+                       {"type": "mcp_call", "id": "i", "server_label": "s", "name": "n", "arguments": "{}"}, {"type": "code_interpreter_call", "id": "i", "code": "1", "outputs": []},
+                       {"type": "reasoning", "id": "i", "summary": [], "encrypted_content": "gAAA"}):
+            same([silent, silent], None, None, [silent["type"]])
+        for kept in ({"type": "item_reference", "id": "msg_1"}, {"id": "msg_1"}, {"type": "compaction", "encrypted_content": "x"}, {"type": "hologram"}):
+            refused = self.server.post("/v1/responses", {"input": [ask, kept]})
+            self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "input[1].type"))
+
     def test_77_input_tokens(self):
         function = {"type": "function", "name": "get_weather", "parameters": self.TOOL["input_schema"]}
         for body in ({"input": "Say ⟦t</think>Hi.⟧"}, {"input": [{"role": "user", "content": "Say ⟦t</think>Hi.⟧"}], "instructions": "Be brief.", "tools": [function]}):

@@ -117,6 +117,11 @@ COUNTED = [
 
 ITEMS = {"input": [{"role": "user", "content": [{"type": "input_text", "text": "q"}]}, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
                    {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "r"}]}]}
+OTHERS = {"input": [{"role": "user", "content": "q"}, {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "x"},
+                    {"type": "custom_tool_call_output", "call_id": "c", "output": "r"}, {"type": "local_shell_call", "call_id": "c", "action": {"command": ["ls"]}},
+                    {"type": "shell_call_output", "call_id": "c", "output": []}, {"type": "mcp_call", "id": "c", "name": "f", "arguments": "{}", "output": "r"}]}
+GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: A"}
+CUSTOM = {"tools": [{"type": "custom", "name": "f", "description": "d", "format": GRAMMAR}]}
 FLAT_TOOL = {"type": "function", "name": "f", "description": "d", "strict": False, "parameters": {"type": "object"}}
 FLAT = {"tools": [{"type": "web_search"}, FLAT_TOOL]}  # the place in errors is the one among all of them
 
@@ -143,6 +148,12 @@ ROUTES = {
         ("input[0].content[0].text", TEXT, "q", ITEMS), ("input[1].name", [*TEXT, ""], "f", ITEMS), ("input[1].call_id", TEXT, "c", ITEMS),
         ("input[1].arguments", [5, True, [], "[1]", "5"], "{}", ITEMS), ("input[2].call_id", TEXT, "c", ITEMS), ("input[2].output", [5, True, {}, None], "r", ITEMS),
         ("input[2].output[0]", ["r", 5, {}, {"type": "input_text", "text": 5}], {"type": "input_image"}, ITEMS),
+        ("input[1].name", [*TEXT, ""], "f", OTHERS), ("input[1].call_id", TEXT, "c", OTHERS), ("input[1].input", [*TEXT, None], "", OTHERS), ("input[2].output", [5, True, {}, None], ["r"][:0], OTHERS),
+        ("input[3].action", [5, True, [], "x", None], {"type": "exec"}, OTHERS), ("input[3].call_id", TEXT, "c", OTHERS), ("input[4].output", [5, True, None], {"a": 1}, OTHERS),
+        ("input[4].call_id", TEXT, "c", OTHERS), ("input[5].name", [*TEXT, ""], "g", OTHERS), ("input[5].arguments", [5, True, [], "[1]"], {}, OTHERS), ("input[5].id", TEXT, "c", OTHERS),
+        ("tools[0].name", [*TEXT, "", 'a"b'], "g", CUSTOM), ("tools[0].description", TEXT, "e", CUSTOM), ("tools[0].format", OBJECT, {"type": "text"}, CUSTOM),
+        ("tools[0].format.type", choice(), "text", CUSTOM), ("tools[0].format.syntax", choice(), "lark", CUSTOM), ("tools[0].format.definition", [*TEXT, ""], "start: B", CUSTOM),
+        ("tools[0].type", TEXT, "function", CUSTOM), ("tools[1].name", ["f"], None, {"tools": [*CUSTOM["tools"], copy.deepcopy(FLAT_TOOL)]}),
         ("tools", LIST, [FLAT_TOOL]), ("tools[0]", ["f", 5, True, []], FLAT_TOOL), ("tools[1].name", [*TEXT, "", 'a"b'], "g", FLAT), ("tools[1].description", TEXT, "e", FLAT),
         ("tools[1].parameters", OBJECT, {}, FLAT), ("tools[1].strict", BOOL, False, FLAT), ("tools[2].name", ["f"], None, {"tools": [*FLAT["tools"], copy.deepcopy(FLAT_TOOL)]}),
         ("tool_choice", [5, True, [], "no-such-value", {"type": "function", "name": "g"}], "auto", FLAT), ("tool_choice.type", [5, "web_search"], None, {**FLAT, "tool_choice": {"type": "function", "name": "f"}}),
