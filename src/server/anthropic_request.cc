@@ -1,5 +1,7 @@
 #include "server/anthropic_request.h"
 
+#include <set>
+
 #include "server/generation_fields.h"
 #include "server/json_build.h"
 
@@ -8,31 +10,71 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-std::string type_of(const JsonValue& block) {
-  const JsonValue* type = block.find("type");
-  return type != nullptr && type->is(Kind::kString) ? type->text : std::string();
-}
+std::string type_of(const JsonValue& block) { return json_text_of(block.find("type")); }
 
 // One message of theirs becomes one or more of ours; `out` takes them.
 class MessageReader {
  public:
   MessageReader(RequestFields& fields, JsonValue& out) : fields_(fields), out_(out) {}
 
-  void read(const JsonValue& message, const std::string& where) {
+  // is_past: a later message is the user's.
+  void read(const JsonValue& message, const std::string& where, bool is_past) {
     if (!message.is(Kind::kObject)) return fields_.fail(where, found_expected(message, "an object"));
     RequestFields inner(message, where + ".");
     const std::string role = inner.string("role").value_or("");
-    if (!inner.failed() && role != "user" && role != "assistant") {
-      inner.fail("role", "found \"" + role + "\", expected user or assistant");
+    if (!inner.failed() && role != "user" && role != "assistant" && role != "system") {
+      inner.fail("role", "found \"" + role + "\", expected user, assistant or system");
     }
+    const std::string clear_at = role == "system" ? inner.string("clear_at").value_or("never") : "never";
+    if (!inner.failed() && clear_at != "never" && clear_at != "next_user_message") {
+      inner.fail("clear_at", "found \"" + clear_at + "\", expected never or next_user_message");
+    }
+    const bool has_config = role == "system" && inner.object("output_config") != nullptr;
     fields_.absorb(inner);
+    if (fields_.failed()) return;
     const JsonValue* content = inner.find("content");
+    if (content == nullptr && has_config) return;
     if (content == nullptr) return fields_.fail(where + ".content", "found none");
+    if (role == "system") {
+      const std::string text = read_system(*content, where + ".content");
+      if (!fields_.failed() && !text.empty() && (clear_at == "never" || !is_past)) add_system(text);
+      return;
+    }
     if (content->is(Kind::kString)) return add_text(role, content->text);
     if (!content->is(Kind::kArray)) {
       return fields_.fail(where + ".content", found_expected(*content, "a string or an array of blocks"));
     }
     role == "user" ? read_user(*content, where) : read_assistant(*content, where);
+  }
+
+  // A string, or text blocks; where tools come and go among them: what comes is read by inline_tools, what goes stays.
+  std::string read_system(const JsonValue& content, const std::string& where) {
+    if (content.is(Kind::kString)) return content.text;
+    if (!content.is(Kind::kArray)) {
+      fields_.fail(where, found_expected(content, "a string or an array of text blocks"));
+    }
+    std::string text;
+    for (std::size_t i = 0; i < content.items.size(); ++i) {
+      const JsonValue& block = content.items[i];
+      const std::string type = type_of(block);
+      if (type == "tool_addition" || type == "tool_removal") continue;
+      const JsonValue* part = block.find("text");
+      if (type != "text" || part == nullptr || !part->is(Kind::kString)) {
+        fields_.fail(where + "[" + std::to_string(i) + "]", "expected a text block");
+        return {};
+      }
+      text += (text.empty() ? "" : "\n\n") + part->text;
+    }
+    return text;
+  }
+
+  // Neighbours are one message: the encoder puts nothing between them.
+  void add_system(const std::string& text) {
+    JsonValue* last = out_.items.empty() ? nullptr : &out_.items.back();
+    if (last == nullptr || json_text_of(last->find("role")) != "system") return add_text("system", text);
+    for (auto& member : last->members) {
+      if (member.key == "content") member.value.text += "\n\n" + text;
+    }
   }
 
  private:
@@ -89,10 +131,16 @@ class MessageReader {
         return fields_.fail(at + ".content[" + std::to_string(i) + "]", "expected a block, with text where it is one");
       }
     }
+    JsonValue shown = content != nullptr ? *content : json_string("");
+    for (JsonValue& part : shown.items) {  // what a search for tools has found
+      if (type_of(part) == "tool_reference") {
+        part = json_text_part("[tool_reference " + json_text_of(part.find("tool_name")) + "]");
+      }
+    }
     JsonValue message = json_object();
     json_set(message, "role", json_string("tool"));
     json_set(message, "tool_call_id", *id);
-    json_set(message, "content", content != nullptr ? *content : json_string(""));
+    json_set(message, "content", std::move(shown));
     out_.items.push_back(std::move(message));
   }
 
@@ -153,75 +201,109 @@ class MessageReader {
 
 JsonValue read_messages(RequestFields& fields) {
   JsonValue out = json_array();
+  MessageReader reader(fields, out);
   if (const JsonValue* system = fields.find("system")) {
-    std::string text;
-    if (system->is(Kind::kString)) {
-      text = system->text;
-    } else if (system->is(Kind::kArray)) {
-      for (std::size_t i = 0; i < system->items.size(); ++i) {
-        const JsonValue* part = system->items[i].find("text");
-        if (type_of(system->items[i]) != "text" || part == nullptr || !part->is(Kind::kString)) {
-          fields.fail("system[" + std::to_string(i) + "]", "expected a text block");
-          return out;
-        }
-        text += (i > 0 ? "\n\n" : "") + part->text;
-      }
-    } else {
-      fields.fail("system", found_expected(*system, "a string or an array of text blocks"));
-    }
-    if (!text.empty()) {
-      JsonValue message = json_object();
-      json_set(message, "role", json_string("system"));
-      json_set(message, "content", json_string(std::move(text)));
-      out.items.push_back(std::move(message));
-    }
+    const std::string text = reader.read_system(*system, "system");
+    if (!fields.failed() && !text.empty()) reader.add_system(text);
   }
   const JsonValue* messages = fields.array("messages");
   if (!fields.failed() && (messages == nullptr || messages->items.empty())) {
     fields.fail("messages", "found none, expected at least one message");
   }
-  MessageReader reader(fields, out);
+  if (fields.failed()) return out;
+  std::size_t last_user = 0;
+  for (std::size_t i = 0; i < messages->items.size(); ++i) {
+    if (json_text_of(messages->items[i].find("role")) == "user") last_user = i;
+  }
   for (std::size_t i = 0; !fields.failed() && i < messages->items.size(); ++i) {
-    reader.read(messages->items[i], "messages[" + std::to_string(i) + "]");
+    reader.read(messages->items[i], "messages[" + std::to_string(i) + "]", i < last_user);
+  }
+  if (!fields.failed() && out.items.empty()) fields.fail("messages", "found no text");
+  return out;
+}
+
+struct PlacedTool {
+  const JsonValue* tool;
+  std::string where;
+};
+
+// Tools that stand among the messages, in system messages: {type: tool_addition, tool: {type: tool_definition,
+// definition}}. A reference names one of `tools`, which are all offered from the beginning.
+std::vector<PlacedTool> inline_tools(RequestFields& fields) {
+  std::vector<PlacedTool> out;
+  const JsonValue* messages = fields.find("messages");
+  for (std::size_t i = 0; messages != nullptr && i < messages->items.size(); ++i) {
+    const JsonValue* content = messages->items[i].find("content");
+    if (json_text_of(messages->items[i].find("role")) != "system" || content == nullptr) continue;
+    for (std::size_t j = 0; j < content->items.size(); ++j) {
+      if (type_of(content->items[j]) != "tool_addition") continue;
+      const std::string where = "messages[" + std::to_string(i) + "].content[" + std::to_string(j) + "].tool";
+      const JsonValue* tool = content->items[j].find("tool");
+      if (tool == nullptr || !tool->is(Kind::kObject)) {
+        fields.fail(where, "expected a tool_reference or a tool_definition");
+        return out;
+      }
+      if (type_of(*tool) != "tool_definition") continue;
+      const JsonValue* definition = tool->find("definition");
+      if (definition == nullptr) {
+        fields.fail(where + ".definition", "found none, expected a tool");
+        return out;
+      }
+      out.push_back({definition, where + ".definition"});
+    }
   }
   return out;
 }
 
 // Their tools in OpenAI's form, so that one reader checks both.
+JsonValue translate_tool(RequestFields& fields, const JsonValue& tool, const std::string& where) {
+  if (!tool.is(Kind::kObject)) {
+    fields.fail(where, found_expected(tool, "an object"));
+    return {};
+  }
+  RequestFields named(tool, where + ".");
+  const std::string type = named.string("type").value_or("custom");
+  if (!named.failed() && type != "custom") {
+    named.fail("type", "found \"" + type + "\": only custom tools are offered");
+  }
+  if (!named.string("name") && !named.failed()) named.fail("name", "found none, expected a string");
+  if (named.object("input_schema") == nullptr && !named.failed()) {
+    named.fail("input_schema", "found none, expected a JSON schema");
+  }
+  named.boolean("strict");
+  fields.absorb(named);
+  JsonValue function = json_object();
+  for (const auto& [from, to] : {std::pair{"name", "name"},
+                                 {"description", "description"},
+                                 {"input_schema", "parameters"},
+                                 {"strict", "strict"}}) {
+    if (const JsonValue* value = tool.find(from)) json_set(function, to, *value);
+  }
+  JsonValue entry = json_object();
+  json_set(entry, "type", json_string("function"));
+  json_set(entry, "function", std::move(function));
+  return entry;
+}
+
 JsonValue translate_tools(RequestFields& fields, std::vector<std::string>& places) {
   JsonValue body = json_object();
-  if (const JsonValue* tools = fields.array("tools")) {
+  const JsonValue* tools = fields.array("tools");
+  std::vector<PlacedTool> all;
+  for (std::size_t i = 0; tools != nullptr && i < tools->items.size(); ++i) {
+    all.push_back({&tools->items[i], "tools[" + std::to_string(i) + "]"});
+  }
+  const std::size_t num_declared = all.size();
+  for (PlacedTool& tool : inline_tools(fields)) all.push_back(std::move(tool));
+  if (tools != nullptr || !all.empty()) {
     JsonValue list = json_array();
-    for (std::size_t i = 0; i < tools->items.size(); ++i) {
-      const JsonValue& tool = tools->items[i];
-      const std::string& where = places.emplace_back("tools[" + std::to_string(i) + "]");
-      if (!tool.is(Kind::kObject)) {
-        fields.fail(where, found_expected(tool, "an object"));
-        return body;
-      }
-      RequestFields named(tool, where + ".");
-      const std::string type = named.string("type").value_or("custom");
-      if (!named.failed() && type != "custom") {
-        named.fail("type", "found \"" + type + "\": only custom tools are offered");
-      }
-      if (!named.string("name") && !named.failed()) named.fail("name", "found none, expected a string");
-      if (named.object("input_schema") == nullptr && !named.failed()) {
-        named.fail("input_schema", "found none, expected a JSON schema");
-      }
-      named.boolean("strict");
-      fields.absorb(named);
+    std::set<std::string> names;
+    for (std::size_t i = 0; i < all.size() && !fields.failed(); ++i) {
+      JsonValue entry = translate_tool(fields, *all[i].tool, all[i].where);
       if (fields.failed()) return body;
-      JsonValue function = json_object();
-      for (const auto& [from, to] : {std::pair{"name", "name"},
-                                     {"description", "description"},
-                                     {"input_schema", "parameters"},
-                                     {"strict", "strict"}}) {
-        if (const JsonValue* value = tool.find(from)) json_set(function, to, *value);
-      }
-      JsonValue entry = json_object();
-      json_set(entry, "type", json_string("function"));
-      json_set(entry, "function", std::move(function));
+      // A tool that is added again is what it was.
+      if (!names.insert(json_text_of(all[i].tool->find("name"))).second && i >= num_declared) continue;
       list.items.push_back(std::move(entry));
+      places.push_back(all[i].where);
     }
     json_set(body, "tools", std::move(list));
   }
@@ -266,9 +348,14 @@ ThinkingFields read_anthropic_thinking(RequestFields& fields) {
                    : *budget <= 16384 ? ReasoningEffort::kHigh
                                       : ReasoningEffort::kMax;
     }
-  } else if (type != "disabled") {
-    nested.fail("type", "found \"" + type + "\", expected enabled, adaptive or disabled");
+  } else if (type != "disabled" && type != "between_tools") {  // the latter is off too, but for models that report
+    nested.fail("type", "found \"" + type + "\", expected enabled, adaptive, between_tools or disabled");
   }
+  const auto display = nested.string("display");
+  if (display && *display != "summarized" && *display != "omitted") {
+    nested.fail("display", "found \"" + *display + "\", expected summarized or omitted");
+  }
+  out.show_reasoning = display.value_or("summarized") != "omitted";
   fields.absorb(nested);
   return out;
 }
@@ -333,7 +420,7 @@ std::optional<AnthropicRequest> read_anthropic(const JsonValue& body, const Serv
     error = fields.error();
     return std::nullopt;
   }
-  const auto conversation = read_chat(messages, out.tools.tools);
+  const auto conversation = read_client_chat(messages, out.tools.tools);
   if (!conversation.ok()) {
     error = error_of(conversation.status());
     return std::nullopt;

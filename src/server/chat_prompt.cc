@@ -11,6 +11,22 @@ namespace {
 // Enough to never be drawn, and what OpenAI's API gives as the end of the range.
 constexpr float kForbidden = -100.0f;
 
+// The encoder lets no answer begin behind a system message, and clients send such: harnesses put notes behind the
+// user's turn. There its text is the user's. A conversation of a system message alone gets an empty turn of the user.
+void let_answers_begin(std::vector<ChatMessage>& messages) {
+  bool answer_follows = true;
+  for (std::size_t i = messages.size() - 1; i > 0; --i) {
+    ChatMessage& message = messages[i];
+    const bool is_note = message.role == Role::kSystem && message.tools.empty() && !message.response_format;
+    if (is_note && answer_follows) {
+      message.role = Role::kUser;
+    } else {
+      answer_follows = message.role == Role::kAssistant;
+    }
+  }
+  if (messages.size() == 1 && messages.front().role == Role::kSystem) messages.emplace_back();
+}
+
 bool ends_inside_reasoning(const PromptText& prompt) {
   return prompt.text.ends_with(kThinkOpenText) && !prompt.template_ranges.empty() &&
          prompt.template_ranges.back().end == prompt.text.size();
@@ -107,6 +123,7 @@ Result<ChatConversation> read_client_chat(const JsonValue& messages, const JsonV
   for (ChatMessage& message : conversation->messages) {
     if (message.role == Role::kDeveloper) message.role = Role::kSystem;
   }
+  let_answers_begin(conversation->messages);
   return conversation;
 }
 

@@ -28,7 +28,7 @@ ThinkingFields read_thinking(RequestFields& fields, const ServerOptions& options
 bool apply_effort(std::string_view name, ThinkingFields& thinking);
 
 // read_chat of what a client sent. OpenAI's clients say developer for system; the encoder's developer is another thing,
-// a turn of the user's that later turns drop.
+// a turn of the user's that later turns drop. System messages that an answer follows are the user's, but for the first.
 Result<ChatConversation> read_client_chat(const JsonValue& messages, const JsonValue* tools);
 
 // Calls in an answer are calls where the model was shown tools; elsewhere nobody waits for them, and they are text.

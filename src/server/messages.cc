@@ -19,7 +19,8 @@ class MessagesRenderer : public AnswerRenderer {
       : id_(make_id("msg_")),
         model_(call.server->options.model_names.front()),
         stops_(plan.request.stop_strings),
-        choice_(plan.request.reasoning_end.has_value(), true, plan.tools.parallel, plan.markup, "toolu_"),
+        choice_(plan.request.reasoning_end.has_value(), plan.thinking.show_reasoning, plan.tools.parallel, plan.markup,
+                "toolu_"),
         usage_(1) {
     usage_.set_prompt(0, static_cast<std::int64_t>(plan.request.prompt.size()));
   }

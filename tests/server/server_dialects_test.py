@@ -163,6 +163,86 @@ class AnthropicAndResponsesTest(unittest.TestCase):
         usage = reply["usage"]
         self.assertEqual(counted["input_tokens"], usage["input_tokens"] + usage["cache_read_input_tokens"])
 
+    def test_notes_of_the_system_among_messages(self):
+        """Harnesses put system messages behind the user's turn, on every API; the answer begins behind them all the same."""
+        tokens = lambda *messages: self.server.post("/tokenize", {"messages": list(messages)}).json["tokens"]
+        say = lambda role, text: {"role": role, "content": text}
+        head, tail = tokens(say("user", "q"), say("assistant", "a"), say("user", "")), tokens(say("user", ""))
+        answer = tail[2:]  # behind the beginning and the user's token
+        for note in ("system", "developer"):
+            self.assertEqual(tokens(say("user", "q"), say(note, "N")), tokens(say("user", "q\n\nN")))
+            self.assertEqual(tokens(say("user", "q"), say(note, "N"), say(note, "M")), tokens(say("user", "q\n\nN\n\nM")))
+            self.assertEqual(tokens(say("user", "q"), say(note, "N"), say("assistant", "a"), say("user", "")), tokens(say("user", "q\n\nN"), say("assistant", "a"), say("user", "")))
+            self.assertEqual(tokens(say("system", "S"), say(note, "N")), tokens(say("system", "S"), say("user", "N")))
+            self.assertEqual(tokens(say(note, "N")), tokens(say(note, "N"), say("user", "")))
+            # Where a turn of the user's follows, the encoder's own place.
+            self.assertEqual(tokens(say("user", "q"), say("assistant", "a"), say(note, ""), say("user", "")), head)
+            self.assertEqual(tokens(say("user", "q"), say(note, "N"))[-len(answer):], answer)
+        for path, body, count in (("/v1/messages", {"max_tokens": 50, "messages": [say("user", "⟦x y⟧"), say("system", "Note.")]}, "/v1/messages/count_tokens"),
+                                  ("/v1/responses", {"input": [say("user", "⟦t</think>x y⟧"), say("developer", "Note.")]}, "/v1/responses/input_tokens"),
+                                  ("/v1/chat/completions", {"messages": [say("user", "⟦t</think>x y⟧"), say("system", "Note.")]}, None)):
+            reply = self.server.post(path, body)
+            self.assertIn('"x y"', reply.text, "the script's answer begins where the assistant's turn does")
+            if count:
+                usage = reply.json["usage"]
+                self.assertEqual(self.server.post(count, body).json["input_tokens"], usage["input_tokens"] + usage.get("cache_read_input_tokens", 0))
+
+    def test_system_messages_of_messages(self):
+        count = lambda *messages, **fields: self.server.post("/v1/messages/count_tokens", {"messages": list(messages), **fields}).json["input_tokens"]
+        say = lambda role, content, **fields: {"role": role, "content": content, **fields}
+        q, a, note = say("user", "q"), say("assistant", "a"), say("system", "Be brief.")
+        self.assertEqual(count(note, q), count(q, system="Be brief."))
+        self.assertEqual(count(note, q, system="S"), count(q, system="S\n\nBe brief."))
+        self.assertEqual(count(q, say("system", [{"type": "text", "text": "N"}, {"type": "text", "text": "M"}])), count(say("user", "q\n\nN\n\nM")))
+        # One that is cleared by the next turn of the user's is there until then.
+        passing = say("system", "Be brief.", clear_at="next_user_message")
+        self.assertEqual(count(q, passing), count(q, note))
+        self.assertEqual(count(q, passing, a, q), count(q, a, q))
+        self.assertEqual(count(q, say("system", "", output_config={"effort": "low"}), a, q), count(q, a, q))
+        # Tools that come later are offered; references to what `tools` has, and what goes, change nothing.
+        reference = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "get_weather"}}
+        definition = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": self.TOOL}}
+        removal = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "get_weather"}}
+        self.assertEqual(count(q, say("system", [reference, removal]), tools=[{**self.TOOL, "defer_loading": True}]), count(q, tools=[self.TOOL]))
+        self.assertEqual(count(q, say("system", [definition, definition])), count(q, tools=[self.TOOL]))
+        body = {"max_tokens": 200, "temperature": 0, "messages": [say("user", f"⟦{self.TOOL_TEXT}⟧"), say("system", [definition])]}
+        self.assertEqual(self.server.post("/v1/messages", body).json["stop_reason"], "tool_use")
+        # What a search for tools gave reads as text; thinking that is not to be shown is not.
+        use = say("assistant", [{"type": "tool_use", "id": "t", "name": "get_weather", "input": {}}])
+        result = lambda part: say("user", [{"type": "tool_result", "tool_use_id": "t", "content": [part]}])
+        self.assertEqual(count(q, use, result({"type": "tool_reference", "tool_name": "f"})), count(q, use, result({"type": "text", "text": "[tool_reference f]"})))
+        for display, kinds in (("summarized", ["thinking", "text"]), ("omitted", ["text"])):
+            whole, events = self.messages("hm</think>Hello.", thinking={"type": "adaptive", "display": display})
+            self.assertEqual([block["type"] for block in whole["content"]], kinds)
+            self.assertEqual([block["type"] for block in self.rebuild(events)[0]], kinds)
+        self.assertEqual(count(q, thinking={"type": "between_tools"}), count(q, thinking={"type": "disabled"}))
+
+    def test_a_request_of_claude_code(self):
+        """The shape of its first request of a session, as its users' reports have it."""
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
+        body = {"model": "mini-v4", "max_tokens": 32000, "stream": True, "thinking": {"type": "adaptive"}, "output_config": {"effort": "medium"},
+                "metadata": {"user_id": "user_1_account__session_2"}, "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+                "system": [{"type": "text", "text": "x-header: a"}, {"type": "text", "text": "You are a tool.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+                "tools": [{"name": "get_weather", "description": "d", "input_schema": schema, "eager_input_streaming": True}],
+                "messages": [{"role": "user", "content": [{"type": "text", "text": "<system-reminder>\nr\n</system-reminder>"},
+                                                          {"type": "text", "text": f"weather? ⟦t</think>Let me see.{self.TOOL_TEXT}⟧", "cache_control": {"type": "ephemeral"}}]},
+                             {"role": "system", "content": "The following skills are available."}]}
+        headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14", "authorization": "Bearer x", "x-app": "cli"}
+        reply = self.server.post("/v1/messages?beta=true", body, headers=headers)
+        self.assertEqual(reply.status, 200, reply.text)
+        blocks, delta = self.rebuild([(name, json.loads(data)) for name, data in reply.events])
+        self.assertEqual([block["type"] for block in blocks], ["thinking", "text", "tool_use"])
+        self.assertEqual((blocks[2]["input"], delta["delta"]["stop_reason"]), ({"city": "Oslo"}, "tool_use"))
+        body["messages"] += [{"role": "assistant", "content": blocks},
+                             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": blocks[2]["id"], "content": "rain", "is_error": False, "cache_control": {"type": "ephemeral"}}]},
+                             {"role": "system", "content": [{"type": "text", "text": "So? ⟦t</think>It rains.⟧"}]}]
+        reply = self.server.post("/v1/messages?beta=true", body, headers=headers)
+        blocks, delta = self.rebuild([(name, json.loads(data)) for name, data in reply.events])
+        self.assertEqual((blocks[-1]["text"], delta["delta"]["stop_reason"]), ("It rains.", "end_turn"))
+        for path, small in (("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "quota"}], "metadata": {"user_id": "u"}}),
+                            ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "foo"}], "tools": body["tools"]})):
+            self.assertEqual(self.server.post(path + "?beta=true", {"model": "mini-v4", **small}, headers=headers).status, 200)
+
     def test_76_events_of_responses(self):
         body = {"input": "Say ⟦a thought</think>Hello." + self.TOOL_TEXT + "⟧", "temperature": 0, "stream": True,
                 "tools": [{"type": "function", "name": "get_weather", "parameters": self.TOOL["input_schema"]}]}

@@ -97,9 +97,15 @@ RESULT = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text"
 USED = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": "s"}, USE]},
                      {"role": "user", "content": [RESULT]}]}
 THEIR_TOOL = {"name": "f", "description": "d", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}
+NOTED = {"messages": [{"role": "user", "content": "q"}, {"role": "system", "content": [{"type": "text", "text": "s"}, {"type": "tool_addition", "tool": {
+    "type": "tool_definition", "definition": copy.deepcopy(THEIR_TOOL)}}]}]}
 COUNTED = [
     *MODEL, ("system", [5, True, {}], "s"), ("system[0]", ["s", 5, {"type": "image"}, {"type": "text", "text": 5}], {"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}),
-    ("messages", [*LIST, []], USED["messages"]), ("messages[0]", ["q", 5, True, []], {"role": "user", "content": "q"}), ("messages[0].role", [*TEXT, "system", "tool"], "user"),
+    ("messages", [*LIST, []], USED["messages"]), ("messages[0]", ["q", 5, True, []], {"role": "user", "content": "q"}), ("messages[0].role", [*TEXT, "developer", "tool"], "system"),
+    ("messages[1].clear_at", choice(), "never", NOTED), ("messages[1].output_config", OBJECT, {"effort": "low"}, NOTED), ("messages[1].content", [5, True, {}, None], "s", NOTED),
+    ("messages[1].content[0]", [5, "s", {}, {"type": "image"}, {"type": "text", "text": 5}], {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}}, NOTED),
+    ("messages[1].content[1].tool", [5, "f", None], {"type": "tool_reference", "name": "f"}, NOTED), ("messages[1].content[1].tool.definition", ["f", 5, None], THEIR_TOOL, NOTED),
+    ("messages[1].content[1].tool.definition.name", [*TEXT, None], "h", NOTED), ("messages[1].content[1].tool.definition.type", choice("web_search_20250305"), "custom", NOTED),
     ("messages[0].content", [5, True, {}], "q"), ("messages[0].content[0].type", [*TEXT, "image", "document", "hologram"], "text", BLOCK), ("messages[0].content[0].text", TEXT, "q", BLOCK),
     ("messages[1].content[0].thinking", TEXT, "t", USED), ("messages[1].content[1].id", TEXT, "c", USED), ("messages[1].content[1].name", [*TEXT, ""], "f", USED),
     ("messages[1].content[1].input", OBJECT, {"a": 1}, USED), ("messages[2].content[0].tool_use_id", TEXT, "c", USED), ("messages[2].content[0].is_error", BOOL, True, USED),
@@ -111,7 +117,7 @@ COUNTED = [
     ("tool_choice", OBJECT, {"type": "auto"}, {"tools": [THEIR_TOOL]}), ("tool_choice.type", choice(), "none", {"tools": [THEIR_TOOL]}),
     ("tool_choice", [{"type": "tool", "name": "g"}], {"type": "tool", "name": "f"}, {"tools": [THEIR_TOOL]}), ("tool_choice.name", TEXT, None, {"tools": [THEIR_TOOL], "tool_choice": {"type": "tool"}}),
     ("tool_choice.disable_parallel_tool_use", BOOL, True, {"tools": [THEIR_TOOL], "tool_choice": {"type": "auto"}}),
-    ("thinking", OBJECT, {"type": "disabled"}), ("thinking.type", choice(), "adaptive"), ("thinking.budget_tokens", integer(0, 2**30), 2000, {"thinking": {"type": "enabled"}}),
+    ("thinking", OBJECT, {"type": "disabled"}), ("thinking.type", choice(), "adaptive"), ("thinking.display", choice(), "omitted", {"thinking": {"type": "adaptive"}}), ("thinking.budget_tokens", integer(0, 2**30), 2000, {"thinking": {"type": "enabled"}}),
     ("output_config", OBJECT, {"effort": "high"}), ("output_config.effort", choice(), "low"), ("output_config.format", OBJECT, {"type": "text"}), ("output_format", OBJECT, None),
 ]
 
