@@ -1,6 +1,6 @@
 // POST /v1/responses: items in, items and their events out. Nothing is stored: previous_response_id is refused.
+#include <map>
 #include <memory>
-#include <set>
 
 #include "server/answer.h"
 #include "server/chat_choice.h"
@@ -23,7 +23,7 @@ struct ResponsePlan {
   bool stream = false;
   ThinkingFields thinking;
   ToolFields tools;
-  std::set<std::string> custom;  // names of tools that are called with one text
+  std::map<std::string, CallTarget> targets;  // by the model's names
   CallMarkup markup = CallMarkup::kText;
   bool logprobs = false;  // of the tokens of messages
   Request request;
@@ -38,7 +38,7 @@ class ResponsesRenderer : public AnswerRenderer {
         id_(make_id("resp_")),
         model_(call.server->options.model_names.front()),
         created_(unix_seconds()),
-        custom_(std::move(plan.custom)),
+        targets_(std::move(plan.targets)),
         echoed_(std::move(plan.echoed)),
         choice_(plan.request.reasoning_end.has_value(), plan.thinking.show_reasoning, plan.tools.parallel, plan.markup,
                 "call_"),
@@ -83,10 +83,17 @@ class ResponsesRenderer : public AnswerRenderer {
     return out;
   }
 
+  // Some clients hear the one, some the other.
   std::string error_event(const ApiError& error, std::string_view) override {
     std::string out;
+    begin(out);
     write(out, "error", [&](JsonWriter& json) {
       json.member_or_null("code", error.code).member("message", error.message).member_or_null("param", error.param);
+    });
+    failure_ = error;
+    write(out, "response.failed", [this](JsonWriter& json) {
+      json.key("response");
+      write_response(json, "failed");
     });
     return out;
   }
@@ -147,10 +154,11 @@ class ResponsesRenderer : public AnswerRenderer {
       case EventKind::kToolCallStart:
         close_item(out, "completed");
         new_logprobs_.clear();
-        call_name_ = event.text;
         call_id_ = choice_.call_id(event.index);
         custom_input_ = {};
-        return open_item(custom_.contains(event.text) ? Item::kCustomCall : Item::kCall, out);
+        call_ = {event.text, {}, false};  // of a name that nobody offered: as it stands
+        if (const auto found = targets_.find(event.text); found != targets_.end()) call_ = found->second;
+        return open_item(call_.is_custom ? Item::kCustomCall : Item::kCall, out);
       case EventKind::kToolArguments:
         return write_call_delta(out, item_ == Item::kCustomCall ? custom_input_.push(event.text) : event.text);
       case EventKind::kToolCallEnd:
@@ -215,7 +223,7 @@ class ResponsesRenderer : public AnswerRenderer {
       // A function's as one value, valid JSON whenever the call is whole.
       write(out, call_event("done"), [this](JsonWriter& json) {
         json.member("item_id", item_id_).member("output_index", items_.size());
-        if (item_ == Item::kCall) json.member("name", call_name_);
+        if (item_ == Item::kCall) json.member("name", call_.name);
         json.member(item_ == Item::kCall ? "arguments" : "input", text_);
       });
     } else {
@@ -256,7 +264,8 @@ class ResponsesRenderer : public AnswerRenderer {
       case Item::kMessage: json.member("type", "message").member("role", "assistant"); break;
       default:
         json.member("type", item_ == Item::kCall ? "function_call" : "custom_tool_call");
-        json.member("call_id", call_id_).member("name", call_name_);
+        json.member("call_id", call_id_).member("name", call_.name);
+        if (!call_.name_space.empty()) json.member("namespace", call_.name_space);
         json.member(item_ == Item::kCall ? "arguments" : "input", text_);
     }
     json.member("status", status);
@@ -270,7 +279,14 @@ class ResponsesRenderer : public AnswerRenderer {
 
   void write_response(JsonWriter& json, std::string_view status) {
     json.begin_object().member("id", id_).member("object", "response").member("created_at", created_);
-    json.member("status", status).member("model", model_).key("error").null().key("incomplete_details");
+    json.member("status", status).member("model", model_).key("error");
+    if (failure_) {
+      json.begin_object().member("code", failure_->status == 429 ? "rate_limit_exceeded" : "server_error");
+      json.member("message", failure_->message).end_object();
+    } else {
+      json.null();
+    }
+    json.key("incomplete_details");
     if (status == "incomplete") {
       json.begin_object().member("reason", "max_output_tokens").end_object();
     } else {
@@ -279,7 +295,7 @@ class ResponsesRenderer : public AnswerRenderer {
     json.key("output").begin_array();
     for (const auto& item : items_) json.raw(item);
     json.end_array().raw(echoed_).key("usage");
-    if (status == "in_progress") {
+    if (status == "in_progress" || status == "failed") {
       json.null();
     } else {
       json.begin_object().member("input_tokens", usage_.prompt_tokens());
@@ -296,17 +312,19 @@ class ResponsesRenderer : public AnswerRenderer {
   std::string id_;
   std::string model_;
   std::int64_t created_;
-  std::set<std::string> custom_;
+  std::map<std::string, CallTarget> targets_;
   std::string echoed_;
   ChatChoice choice_;
   UsageSum usage_;
   bool begun_ = false;
+  std::optional<ApiError> failure_;
   int sequence_ = 0;
   Item item_ = Item::kNone;
-  std::string item_id_, text_, call_id_, call_name_;  // of the open item
-  CustomInput custom_input_;                          // of the open item
-  std::string new_logprobs_, item_logprobs_;          // not written yet; of the open item
-  std::vector<std::string> items_;                    // done, as JSON
+  std::string item_id_, text_, call_id_;      // of the open item
+  CallTarget call_;                           // of the open item
+  CustomInput custom_input_;                  // of the open item
+  std::string new_logprobs_, item_logprobs_;  // not written yet; of the open item
+  std::vector<std::string> items_;            // done, as JSON
 };
 
 // text.format in the form of response_format, instructions, reasoning.effort.
@@ -380,7 +398,9 @@ std::string echoed_members(const JsonValue& body, const ResponsePlan& plan, cons
   if (const JsonValue* sent = body.find("tools"); sent != nullptr) {
     for (const JsonValue& tool : sent->items) {
       const std::string type = json_text_of(tool.find("type"));
-      if (type == "function" || type == "custom") json.raw(dump_python_json(tool));
+      const JsonValue* within = tool.find("tools");
+      const bool has_tools = type == "namespace" && within != nullptr && within->is(Kind::kArray);
+      if (type == "function" || type == "custom" || has_tools) json.raw(dump_python_json(tool));
     }
   }
   json.end_array();
@@ -435,7 +455,7 @@ std::optional<ResponsePlan> read_responses(const RouteCall& call, ApiError& erro
   }
   plan.tools.tools = nullptr;  // it pointed into tools.body
   plan.echoed = echoed_members(*body, plan, tools, items.ignored);
-  plan.custom = std::move(tools.custom);
+  plan.targets = std::move(tools.targets);
   return plan;
 }
 

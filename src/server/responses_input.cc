@@ -188,6 +188,7 @@ class InputReader {
   void read_call(const JsonValue& item, const std::string& where, std::string_view key) {
     RequestFields sent(item, where + ".");
     const auto name = sent.string("name");
+    const auto name_space = sent.string("namespace");
     const auto call_id = sent.string("call_id");
     if (!sent.failed() && (!name || name->empty())) sent.fail("name", "expected a name");
     JsonValue arguments = json_object();
@@ -200,7 +201,8 @@ class InputReader {
       arguments = *found;
     }
     fields_.absorb(sent);
-    if (!fields_.failed()) add_call(*name, call_id.value_or(""), std::move(arguments));
+    if (fields_.failed()) return;
+    add_call(name_for_model(name_space.value_or(""), *name), call_id.value_or(""), std::move(arguments));
   }
 
   // An object, or text that the model may have left unfinished; not the JSON text of something else.

@@ -51,7 +51,7 @@ CustomGrammar read_custom_format(RequestFields& tool, const std::string& where, 
 }
 
 // The function that the model sees for a custom tool.
-JsonValue custom_function(const JsonValue& tool, const CustomGrammar& grammar) {
+JsonValue custom_function(const std::string& name, const JsonValue& tool, const CustomGrammar& grammar) {
   JsonValue input = json_object();
   json_set(input, "type", json_string("string"));
   if (grammar.syntax == "lark") {
@@ -69,27 +69,56 @@ JsonValue custom_function(const JsonValue& tool, const CustomGrammar& grammar) {
   json_set(parameters, "properties", std::move(properties));
   json_set(parameters, "required", std::move(required));
   JsonValue function = json_object();
-  json_set(function, "name", json_string(json_text_of(tool.find("name"))));
+  json_set(function, "name", json_string(name));
   if (const JsonValue* description = tool.find("description")) json_set(function, "description", *description);
   json_set(function, "parameters", std::move(parameters));
   if (grammar.syntax == "regex") json_set(function, "strict", json_true());
   return function;
 }
 
-JsonValue plain_function(const JsonValue& tool) {
+JsonValue plain_function(const std::string& name, const JsonValue& tool) {
   JsonValue function = json_object();
   for (const auto& member : tool.members) {
-    if (member.key != "type") json_set(function, member.key, member.value);
+    if (member.key == "type" || member.key == "defer_loading") continue;
+    json_set(function, member.key, member.key == "name" ? json_string(name) : member.value);
   }
   return function;
 }
 
-void read_tool(RequestFields& fields, const JsonValue& tool, const std::string& where, bool strict_is_offered,
+struct ToolPlace {
+  std::string name_space;  // that the tool stands in; empty: none
+  std::string where;
+};
+
+void read_tool(RequestFields& fields, const JsonValue& tool, const ToolPlace& place, bool strict_is_offered,
+               JsonValue& list, ResponsesTools& out);
+
+void read_namespace(RequestFields& fields, const JsonValue& space, const std::string& where, bool strict_is_offered,
+                    JsonValue& list, ResponsesTools& out) {
+  RequestFields sent(space, where + ".");
+  const auto name = sent.string("name");
+  sent.string("description");
+  const JsonValue* tools = sent.array("tools");
+  if (!sent.failed() && (!name || name->empty() || name->find('"') != std::string::npos)) {
+    sent.fail("name", "expected a name without quotes");
+  }
+  fields.absorb(sent);
+  for (std::size_t i = 0; !fields.failed() && i < tools->items.size(); ++i) {
+    const ToolPlace place{*name, where + ".tools[" + std::to_string(i) + "]"};
+    read_tool(fields, tools->items[i], place, strict_is_offered, list, out);
+  }
+}
+
+void read_tool(RequestFields& fields, const JsonValue& tool, const ToolPlace& place, bool strict_is_offered,
                JsonValue& list, ResponsesTools& out) {
+  const std::string& where = place.where;
   if (!tool.is(Kind::kObject)) return fields.fail(where, found_expected(tool, "an object"));
   RequestFields sent(tool, where + ".");
   const auto type = sent.string("type");
   if (!sent.failed() && !type) sent.fail("type", "found none, expected function or custom");
+  if (!sent.failed() && *type == "namespace" && sent.has("tools") && place.name_space.empty()) {
+    return read_namespace(fields, tool, where, strict_is_offered, list, out);
+  }
   if (!sent.failed() && *type != "function" && *type != "custom") {
     if (std::find(out.ignored.begin(), out.ignored.end(), *type) == out.ignored.end()) out.ignored.push_back(*type);
     return;
@@ -106,11 +135,11 @@ void read_tool(RequestFields& fields, const JsonValue& tool, const std::string& 
   }
   fields.absorb(sent);
   if (fields.failed()) return;
-  JsonValue function = *type == "custom" ? custom_function(tool, grammar) : plain_function(tool);
-  if (*type == "custom") {
-    out.custom.insert(*name);
-    if (grammar.syntax == "lark") out.unenforced.push_back(*name);
-  }
+  const std::string model_name = name->empty() ? *name : name_for_model(place.name_space, *name);
+  JsonValue function =
+      *type == "custom" ? custom_function(model_name, tool, grammar) : plain_function(model_name, tool);
+  if (grammar.syntax == "lark") out.unenforced.push_back(*name);
+  out.targets.emplace(model_name, CallTarget{*name, place.name_space, *type == "custom"});
   out.places.push_back(where);
   JsonValue entry = json_object();
   json_set(entry, "type", json_string("function"));
@@ -118,17 +147,32 @@ void read_tool(RequestFields& fields, const JsonValue& tool, const std::string& 
   list.items.push_back(std::move(entry));
 }
 
-// A custom tool that is named is a function to the reader of chat's form.
+// A tool that is named, as the reader of chat's form wants it: a function by the model's name. Without its namespace a
+// name stands for the tool that is in none, or for the one that has it.
 JsonValue as_function(RequestFields& fields, const JsonValue& named, const std::string& where,
-                      const std::set<std::string>& custom) {
-  const std::string type = json_text_of(named.find("type"));
+                      const std::map<std::string, CallTarget>& targets) {
+  const bool is_custom = json_text_of(named.find("type")) == "custom";
   const std::string name = json_text_of(named.find("name"));
-  if (type != "custom") return named;
-  if (!custom.contains(name)) fields.fail(where, "the custom tool '" + name + "' is not among the tools");
-  JsonValue out = json_object();
-  for (const auto& member : named.members) {
-    json_set(out, member.key, member.key == "type" ? json_string("function") : member.value);
+  const JsonValue* space = named.find("namespace");
+  std::vector<std::string> found;
+  for (const auto& [model_name, target] : targets) {
+    if (target.name != name || target.is_custom != is_custom) continue;
+    if (space != nullptr && target.name_space != json_text_of(space)) continue;
+    if (target.name_space.empty()) {
+      found = {model_name};
+      break;
+    }
+    found.push_back(model_name);
   }
+  if (found.empty() && !is_custom) return named;  // found wanting by the reader, which knows what to say
+  if (found.size() != 1) {
+    fields.fail(where, (is_custom ? "the custom tool '" : "the function '") + name +
+                           (found.empty() ? "' is not among the tools" : "' is in several namespaces"));
+    return named;
+  }
+  JsonValue out = json_object();
+  json_set(out, "type", json_string("function"));
+  json_set(out, "name", json_string(found.front()));
   return out;
 }
 
@@ -143,17 +187,18 @@ JsonValue translate_choice(RequestFields& fields, const JsonValue& choice, const
   }
   if (!choice.is(Kind::kObject)) return choice;
   const std::string type = json_text_of(choice.find("type"));
-  if (type == "custom") return as_function(fields, choice, "tool_choice", tools.custom);
-  if (type != "function" && type != "allowed_tools") {
+  if (type == "custom" || type == "function") return as_function(fields, choice, "tool_choice", tools.targets);
+  if (type != "allowed_tools") {
     fields.fail("tool_choice.type", "found \"" + type + "\": only function and custom tools can be called here");
   }
-  if (type != "allowed_tools") return choice;
   JsonValue out = choice;
   for (auto& member : out.members) {
     if (member.key != "tools") continue;
     for (std::size_t i = 0; i < member.value.items.size(); ++i) {
       JsonValue& tool = member.value.items[i];
-      tool = as_function(fields, tool, "tool_choice.tools[" + std::to_string(i) + "]", tools.custom);
+      const std::string of_tool = json_text_of(tool.find("type"));
+      if (of_tool != "custom" && of_tool != "function") continue;
+      tool = as_function(fields, tool, "tool_choice.tools[" + std::to_string(i) + "]", tools.targets);
     }
   }
   return out;
@@ -161,13 +206,18 @@ JsonValue translate_choice(RequestFields& fields, const JsonValue& choice, const
 
 }  // namespace
 
+std::string name_for_model(const std::string& name_space, const std::string& name) {
+  if (name_space.empty()) return name;
+  return name_space + (name_space.ends_with('_') ? "" : "__") + name;
+}
+
 ResponsesTools translate_responses_tools(RequestFields& fields, bool strict_is_offered) {
   ResponsesTools out;
   out.body = json_object();
   if (const JsonValue* tools = fields.array("tools")) {
     JsonValue list = json_array();
     for (std::size_t i = 0; i < tools->items.size() && !fields.failed(); ++i) {
-      read_tool(fields, tools->items[i], "tools[" + std::to_string(i) + "]", strict_is_offered, list, out);
+      read_tool(fields, tools->items[i], {{}, "tools[" + std::to_string(i) + "]"}, strict_is_offered, list, out);
     }
     json_set(out.body, "tools", std::move(list));
   }

@@ -1,7 +1,7 @@
 // `tools` and `tool_choice` of /v1/responses.
 #pragma once
 
-#include <set>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,17 +13,28 @@ namespace fathom {
 // The one parameter of a custom tool, as the model sees it.
 inline constexpr std::string_view kCustomParameter = "input";
 
-struct ResponsesTools {
-  JsonValue body;                       // tools, tool_choice, parallel_tool_calls in the form of chat
-  std::vector<std::string> places;      // of the tools of `body`, for errors
-  std::vector<std::string> ignored;     // the types of tools that only other servers have, each once
-  std::set<std::string> custom;         // names of custom tools: functions of one text
-  std::vector<std::string> unenforced;  // of those, whose grammar the model is shown and not held to
+// What a call by the model's name is to the client.
+struct CallTarget {
+  std::string name;
+  std::string name_space;  // empty: none
+  bool is_custom = false;  // called with one text
 };
 
+struct ResponsesTools {
+  JsonValue body;                             // tools, tool_choice, parallel_tool_calls in the form of chat
+  std::vector<std::string> places;            // of the tools of `body`, for errors
+  std::vector<std::string> ignored;           // the types of tools that only other servers have, each once
+  std::map<std::string, CallTarget> targets;  // by the model's names
+  std::vector<std::string> unenforced;        // of those, whose grammar the model is shown and not held to
+};
+
+// The name of a namespace's tool as the model sees it.
+std::string name_for_model(const std::string& name_space, const std::string& name);
+
 // Tools that only OpenAI's servers have (web_search, ...) are left out: agents send them with every request; who
-// demands one by tool_choice is refused. A custom tool's input is held to its grammar where that is a regex, and shown
-// its grammar where it is Lark's. A failure is in `fields`.
+// demands one by tool_choice is refused. A namespace holds tools that the client runs (agents send those of an MCP
+// server so): each is offered under a name with the namespace's. A custom tool's input is held to its grammar where
+// that is a regex, and shown its grammar where it is Lark's. A failure is in `fields`.
 ResponsesTools translate_responses_tools(RequestFields& fields, bool strict_is_offered);
 
 }  // namespace fathom

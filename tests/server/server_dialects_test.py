@@ -338,6 +338,68 @@ class AnthropicAndResponsesTest(unittest.TestCase):
             refused = self.server.post("/v1/responses", {**body, "tools": [self.LARK, function], "tool_choice": choice})
             self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "tool_choice"))
 
+    def test_namespaces(self):
+        """Tools that stand in a namespace, as agents send those of an MCP server: calls name both, and are read back."""
+        def space(name, *tools):
+            return {"type": "namespace", "name": name, "description": "d", "tools": list(tools)}
+        weather = {"type": "function", "name": "get_weather", "description": "d", "strict": False, "parameters": self.TOOL["input_schema"]}
+        flat = [{**weather, "name": name} for name in ("mcp__a__get_weather", "b__get_weather")]
+        tools = [space("mcp__a__", {**weather, "defer_loading": True}), space("b", weather, {"type": "custom", "name": "patch"})]
+        ask = lambda call, **fields: {"input": f"Say ⟦t</think>{call}⟧", "temperature": 0, "tools": tools, **fields}
+        for name, expected in (("mcp__a__get_weather", ("mcp__a__", "get_weather")), ("b__get_weather", ("b", "get_weather"))):
+            body = ask(self.call_of(name, city="Oslo"))
+            call = self.server.post("/v1/responses", body).json["output"][-1]
+            self.assertEqual((call["type"], call["namespace"], call["name"], json.loads(call["arguments"])), ("function_call", *expected, {"city": "Oslo"}))
+            events = [json.loads(data) for _, data in self.server.post("/v1/responses", {**body, "stream": True}).events]
+            items = [event["item"] for event in events if event["type"].startswith("response.output_item") and event["item"]["type"] == "function_call"]
+            self.assertEqual([(item["namespace"], item["name"]) for item in items], [expected] * 2)
+            self.assertEqual(events[-1]["response"]["tools"], tools)
+            again = [{"role": "user", "content": "q"}, call, {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}, {"role": "user", "content": "so? ⟦t</think>It rains.⟧"}]
+            self.assertEqual(self.server.post("/v1/responses", {**body, "input": again}).json["output"][-1]["content"][0]["text"], "It rains.")
+            plain = [{k: v for k, v in item.items() if k != "namespace"} | ({"name": name} if item.get("name") else {}) for item in again]
+            self.assertEqual(self.prompt_of({"input": again}), self.prompt_of({"input": plain}))
+        custom = self.server.post("/v1/responses", ask(self.call_of("b__patch", input="x"))).json["output"][-1]
+        self.assertEqual((custom["type"], custom["namespace"], custom["name"], custom["input"]), ("custom_tool_call", "b", "patch", "x"))
+        self.assertEqual(self.prompt_of(ask("", tools=[tools[0], space("b", weather)])), self.prompt_of(ask("", tools=flat)))
+        # A tool that is named: by its namespace, or alone where it is the only one.
+        for choice in ({"type": "function", "name": "get_weather", "namespace": "b"}, {"type": "custom", "name": "patch"}):
+            self.assertEqual(self.server.post("/v1/responses", ask(self.call_of("b__" + choice["name"], input="x"), tool_choice=choice)).json["output"][-1]["namespace"], "b")
+        for choice in ({"type": "function", "name": "get_weather"}, {"type": "function", "name": "get_weather", "namespace": "c"}, {"type": "function", "name": "patch"}):
+            refused = self.server.post("/v1/responses", ask("", tool_choice=choice))
+            self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "tool_choice"))
+        outside = self.server.post("/v1/responses", ask(self.call_of("get_weather", city="Oslo"), tools=[*tools, weather], tool_choice={"type": "function", "name": "get_weather"}))
+        self.assertNotIn("namespace", outside.json["output"][-1])
+
+    def test_a_session_of_codex(self):
+        """The shape of its requests, as its users' reports have it: what came is sent back with what the client ran."""
+        shell = {"type": "function", "name": "exec_command", "description": "d", "strict": False, "parameters": {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"], "additionalProperties": False}}
+        tools = [shell, self.LARK, {"type": "web_search", "external_web_access": False}, {"type": "namespace", "name": "mcp__m__", "description": "Tools in the mcp__m__ namespace.", "tools": [{**shell, "name": "run"}]}]
+        said = lambda role, text: {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+        items = [said("developer", "<permissions>\np\n</permissions>"), said("user", "<environment_context>\ne\n</environment_context>")]
+        common = {"model": "mini-v4", "instructions": "You are an agent.", "tools": tools, "tool_choice": "auto", "parallel_tool_calls": True, "reasoning": {"effort": "medium", "summary": "auto"},
+                  "store": False, "stream": True, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "text": {"verbosity": "low"}, "client_metadata": {"x": "y"}}
+        headers = {"authorization": "Bearer x", "accept": "text/event-stream", "openai-beta": "responses=experimental", "originator": "codex_cli_rs"}
+        for script, kind, output in (
+            ("t</think>I list." + self.call_of("exec_command", cmd="ls"), "function_call", "function_call_output"),
+            ("u</think>" + self.call_of("apply_patch", input=self.PATCH), "custom_tool_call", "custom_tool_call_output"),
+            ("v</think>" + self.call_of("mcp__m__run", cmd="ls"), "function_call", "function_call_output"),
+            ("w</think>Done.", "message", None),
+        ):
+            reply = self.server.post("/v1/responses", {**common, "input": [*items, said("user", f"go on ⟦{script}⟧")]}, headers=headers)
+            self.assertEqual(reply.status, 200, reply.text)
+            events = [json.loads(data) for _, data in reply.events]
+            done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+            self.assertEqual((done[0]["type"], done[-1]["type"], events[-1]["type"]), ("reasoning", kind, "response.completed"))
+            self.assertEqual(events[-1]["response"]["output"], done)
+            usage = events[-1]["response"]["usage"]
+            self.assertEqual(usage["total_tokens"], usage["input_tokens"] + usage["output_tokens"])
+            for item in done:  # as that client writes what it read: without ids, absent members as null
+                items.append({k: v for k, v in item.items() if k not in ("id", "status")} | ({"encrypted_content": None} if item["type"] == "reasoning" else {}))
+            if output:
+                items.append({"type": output, "call_id": done[-1]["call_id"], "output": "Exit code: 0"})
+        self.assertEqual(events[-1]["response"]["ignored_tools"], ["web_search"])
+        self.assertEqual(done[-1]["content"][0]["text"], "Done.")
+
     def test_a_custom_tool_is_held_to_its_regex(self):
         tool = {"type": "custom", "name": "year", "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9]{4}"}}
         body = {"input": f"Say ⟦t</think>{self.call_of('year', input='19x84')}⟧", "temperature": 0, "tools": [tool], "max_output_tokens": 200}

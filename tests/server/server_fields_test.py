@@ -129,6 +129,7 @@ OTHERS = {"input": [{"role": "user", "content": "q"}, {"type": "custom_tool_call
 GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: A"}
 CUSTOM = {"tools": [{"type": "custom", "name": "f", "description": "d", "format": GRAMMAR}]}
 FLAT_TOOL = {"type": "function", "name": "f", "description": "d", "strict": False, "parameters": {"type": "object"}}
+SPACE = {"tools": [{"type": "namespace", "name": "n", "description": "d", "tools": [FLAT_TOOL]}]}
 FLAT = {"tools": [{"type": "web_search"}, FLAT_TOOL]}  # the place in errors is the one among all of them
 
 ROUTES = {
@@ -159,6 +160,9 @@ ROUTES = {
         ("input[4].call_id", TEXT, "c", OTHERS), ("input[5].name", [*TEXT, ""], "g", OTHERS), ("input[5].arguments", [5, True, [], "[1]"], {}, OTHERS), ("input[5].id", TEXT, "c", OTHERS),
         ("tools[0].name", [*TEXT, "", 'a"b'], "g", CUSTOM), ("tools[0].description", TEXT, "e", CUSTOM), ("tools[0].format", OBJECT, {"type": "text"}, CUSTOM),
         ("tools[0].format.type", choice(), "text", CUSTOM), ("tools[0].format.syntax", choice(), "lark", CUSTOM), ("tools[0].format.definition", [*TEXT, ""], "start: B", CUSTOM),
+        ("tools[0].name", [*TEXT, "", 'a"b', None], "m", SPACE), ("tools[0].description", TEXT, "e", SPACE), ("tools[0].tools", LIST, [], SPACE), ("tools[0].tools[0]", ["f", 5, True, []], FLAT_TOOL, SPACE),
+        ("tools[0].tools[0].name", [*TEXT, "", 'a"b', None], "g", SPACE), ("tools[0].tools[0].parameters", OBJECT, {}, SPACE), ("tools[0].tools[0].type", TEXT, "custom", SPACE),
+        ("tools[0].tools[1].name", ["f"], None, {"tools": [{**SPACE["tools"][0], "tools": [FLAT_TOOL, copy.deepcopy(FLAT_TOOL)]}]}), ("input[1].namespace", TEXT, "n", OTHERS),
         ("tools[0].type", TEXT, "function", CUSTOM), ("tools[1].name", ["f"], None, {"tools": [*CUSTOM["tools"], copy.deepcopy(FLAT_TOOL)]}),
         ("tools", LIST, [FLAT_TOOL]), ("tools[0]", ["f", 5, True, []], FLAT_TOOL), ("tools[1].name", [*TEXT, "", 'a"b'], "g", FLAT), ("tools[1].description", TEXT, "e", FLAT),
         ("tools[1].parameters", OBJECT, {}, FLAT), ("tools[1].strict", BOOL, False, FLAT), ("tools[2].name", ["f"], None, {"tools": [*FLAT["tools"], copy.deepcopy(FLAT_TOOL)]}),

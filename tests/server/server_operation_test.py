@@ -595,6 +595,16 @@ class OverloadTest(unittest.TestCase):
             reply = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 15000, "ignore_eos": True, "stream": True})
             self.assertEqual(reply.status, 200)
             self.assertIn("error", json.loads(reply.events[-1][1]))
+            # Each API ends such a stream in its own way.
+            reply = server.post("/v1/responses", {"input": "x", "max_output_tokens": 15000, "ignore_eos": True, "stream": True})
+            events = [json.loads(data) for _, data in reply.events]
+            self.assertEqual([event["type"] for event in events[-2:]], ["error", "response.failed"])
+            self.assertEqual([event["sequence_number"] for event in events], list(range(len(events))))
+            failed = events[-1]["response"]
+            self.assertEqual((failed["status"], failed["error"]["code"], failed["usage"]), ("failed", "server_error", None))
+            self.assertEqual((failed["error"]["message"], failed["id"]), (events[-2]["message"], events[0]["response"]["id"]))
+            reply = server.post("/v1/messages", {"max_tokens": 15000, "messages": [{"role": "user", "content": "⟦word ×9000⟧"}], "stream": True})
+            self.assertEqual((reply.events[0][0], reply.events[-1][0]), ("message_start", "error"))
             self.assertEqual(server.post(CHAT, say("fine")).status, 200)
 
     def test_watchdog_fails_health(self):
