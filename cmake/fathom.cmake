@@ -77,7 +77,7 @@ function(fathom_tests name)
       target_link_libraries(${target} PRIVATE fathom_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
       target_compile_definitions(${target} PRIVATE FATHOM_SOURCE_DIR=".")
       add_test(NAME ${target} COMMAND ${target} --gtest_brief=1)
-      set_tests_properties(${target} PROPERTIES LABELS ${tier} TIMEOUT 1500
+      set_tests_properties(${target} PROPERTIES LABELS ${tier} TIMEOUT 3600
         WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     endif()
   endforeach()

@@ -11,7 +11,7 @@ FATHOM = sys.argv[1]
 
 
 def run(*arguments):
-    done = subprocess.run([FATHOM, *arguments], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    done = subprocess.run([FATHOM, *arguments], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     return done.returncode, done.stdout, done.stderr
 
 

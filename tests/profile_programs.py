@@ -73,7 +73,7 @@ class Checks:
         return str(path)
 
     def run(self, *arguments):
-        return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, cwd=self.folder, timeout=60)
+        return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, cwd=self.folder, timeout=300)
 
     def expect(self, result, code, *fragments):
         said = result.stdout + result.stderr

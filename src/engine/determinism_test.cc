@@ -93,7 +93,7 @@ class Determinism : public ::testing::Test {
   }
 
   void expect_clean() {
-    EXPECT_TRUE(engine_->drain(std::chrono::seconds(20)));
+    EXPECT_TRUE(engine_->drain(std::chrono::seconds(120)));
     EXPECT_EQ(executor_->num_mismatches(), 0);
     const EngineStats stats = engine_->stats();
     EXPECT_EQ(stats.num_running, 0);

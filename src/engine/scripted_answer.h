@@ -76,7 +76,7 @@ inline void collect(std::vector<Delta> deltas, std::map<std::int32_t, CollectedC
 
 // Reads until the end; gives up after `limit`, then a choice has no finish.
 inline std::map<std::int32_t, CollectedChoice> read_all(Stream& stream,
-                                                        std::chrono::seconds limit = std::chrono::seconds(60)) {
+                                                        std::chrono::seconds limit = std::chrono::seconds(300)) {
   std::map<std::int32_t, CollectedChoice> choices;
   const auto end = std::chrono::steady_clock::now() + limit;
   while (!stream.finished() && std::chrono::steady_clock::now() < end) {

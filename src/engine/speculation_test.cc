@@ -355,7 +355,7 @@ std::int64_t virtual_us(const Profile& profile, std::int32_t batch, std::int32_t
     EXPECT_EQ(tokens,
               scripted_answer(scripted, scripted_prompt(static_cast<std::uint64_t>(i), 5, 0, 300), greedy, kAnswer));
   }
-  EXPECT_TRUE((*engine)->drain(std::chrono::seconds(10)));
+  EXPECT_TRUE((*engine)->drain(std::chrono::seconds(120)));
   return clock.now_us();
 }
 

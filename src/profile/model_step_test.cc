@@ -4,7 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <set>
+#include <vector>
 
 #include "profile/attribute.h"
 #include "profile/device_timeline.h"
@@ -69,11 +73,19 @@ TEST(SyntheticLoad, RowsSumToTheStepWithinOnePercent) {
   EXPECT_DOUBLE_EQ(report.committed_tokens_per_step, 3);
   EXPECT_GE(report.experts_hit_per_step, loaded.model->config().num_experts_per_tok);
   EXPECT_LE(report.experts_hit_per_step, 3 * loaded.model->config().num_experts_per_tok);
-  double unaccounted = 0, attributed = 0;
+  double unaccounted = 0;
   for (const double us : report.unaccounted_us) unaccounted += us;
-  for (const ReportRow& row : report.rows) attributed += row.total_critical_us();
   EXPECT_LT(std::fabs(unaccounted), 0.01 * report.total_step_us());
-  EXPECT_GT(attributed, 0.5 * report.total_step_us()) << "most of a step is operations";
+  // Of the step in the middle: where other load holds the host up, a step or two are longer than all the others.
+  std::vector<double> shares;
+  for (const auto& steps : *repeats) {
+    for (const TimelineStep& step : steps) {
+      const StepAttribution attribution = attribute_step(step);
+      shares.push_back(std::accumulate(attribution.call_us.begin(), attribution.call_us.end(), 0.0) / step.total_us);
+    }
+  }
+  std::sort(shares.begin(), shares.end());
+  EXPECT_GT(shares[shares.size() / 2], 0.5) << "most of a step is operations";
 }
 
 // Reads one clock after another.

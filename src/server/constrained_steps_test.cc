@@ -2,14 +2,15 @@
 // processor time that the engine's thread spends a step beside it, and beside a stream that is not constrained, in
 // turns. Processor time, so that a busy machine does not enter.
 #include <gtest/gtest.h>
-#include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
 
+#include "base/thread_time.h"
 #include "engine/scripted_answer.h"
 #include "engine/scripted_executor.h"
 #include "server/grammar_constraint.h"
@@ -18,12 +19,6 @@ namespace fathom {
 namespace {
 
 constexpr double kMostAddedUs = 1000;  // of a step of some 10 ms and more
-
-double thread_us() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
-}
 
 double quantile(std::vector<double> values, double q) {
   std::sort(values.begin(), values.end());
@@ -36,15 +31,15 @@ class TimedConstraint final : public TokenConstraint {
   TimedConstraint(std::unique_ptr<TokenConstraint> inner, std::vector<double>& mask_us, std::vector<double>& accept_us)
       : inner_(std::move(inner)), mask_us_(mask_us), accept_us_(accept_us) {}
   bool next_mask(std::span<std::uint32_t> mask) override {
-    const double begin = thread_us();
+    const double begin = thread_time_us();
     const bool bound = inner_->next_mask(mask);
-    mask_us_.push_back(thread_us() - begin);
+    mask_us_.push_back(thread_time_us() - begin);
     return bound;
   }
   Status accept(TokenId token) override {
-    const double begin = thread_us();
+    const double begin = thread_time_us();
     Status status = inner_->accept(token);
-    accept_us_.push_back(thread_us() - begin);
+    accept_us_.push_back(thread_time_us() - begin);
     return status;
   }
   void rollback(std::int32_t num_tokens) override { inner_->rollback(num_tokens); }
@@ -55,12 +50,16 @@ class TimedConstraint final : public TokenConstraint {
   std::vector<double>& accept_us_;
 };
 
+constexpr std::size_t kPairs = 6;
+
 struct Measured {
   std::vector<double> mask_us, accept_us;  // a token of the constrained stream
-  std::vector<double> free_us, beside_us;  // a step, where the ninth stream is not constrained and where it is
+  // A step, by pair of rounds: where the ninth stream is not constrained and, right after, where it is.
+  std::array<std::vector<double>, kPairs> free_us, beside_us;
 };
 
-// num_free streams and one, for 12 rounds of num_tokens. The scripted executor's own work grows with the vocabulary.
+// num_free streams and one, for kPairs pairs of rounds of num_tokens. The scripted executor's own work grows with the
+// vocabulary.
 void measure(const std::string& tokenizer_path, std::int32_t num_free, std::int64_t num_tokens, Measured& out) {
   auto opened = open_tokenizer(tokenizer_path);
   ASSERT_TRUE(opened.ok()) << opened.status().message();
@@ -85,13 +84,14 @@ void measure(const std::string& tokenizer_path, std::int32_t num_free, std::int6
   options.max_pending_deltas = 1 << 20;
   std::mutex mutex;
   double last_us = -1;
-  std::atomic<bool> constrained{false};
+  std::atomic<std::size_t> round{0};
   options.on_step = [&](const StepTrace& trace) {
-    const double now = thread_us();
+    const double now = thread_time_us();
     const std::lock_guard lock(mutex);
     // Steps that decode all of them and nothing else.
     if (last_us >= 0 && trace.num_tokens == num_free + 1 && trace.num_sequences == num_free + 1) {
-      (constrained ? out.beside_us : out.free_us).push_back(now - last_us);
+      const std::size_t at = std::min(round.load(), 2 * kPairs - 1);  // an answer is read before its last step is over
+      (at % 2 == 1 ? out.beside_us : out.free_us)[at / 2].push_back(now - last_us);
     }
     last_us = now;
   };
@@ -114,8 +114,8 @@ void measure(const std::string& tokenizer_path, std::int32_t num_free, std::int6
                              "items": {"type": "string"}}, "size": {"type": "number"}}, "required": ["name", "tags"]})"};
   const auto constraint = compile_constraint(model, spec);
   ASSERT_TRUE(constraint.ok()) << constraint.status().message();
-  for (std::uint64_t round = 0; round < 12; ++round) {
-    constrained = round % 2 == 1;
+  for (; round < 2 * kPairs; ++round) {
+    const bool constrained = round % 2 == 1;
     Request request;
     request.prompt = scripted_prompt(100 + round, 20, 0, 4000);
     request.max_tokens = num_tokens;
@@ -127,7 +127,7 @@ void measure(const std::string& tokenizer_path, std::int32_t num_free, std::int6
     }
     auto stream = engine.submit(std::move(request));
     ASSERT_TRUE(stream.ok()) << stream.status().message();
-    read_all(**stream, std::chrono::seconds(120));
+    read_all(**stream, std::chrono::seconds(300));
   }
   streams.clear();
 }
@@ -136,20 +136,27 @@ void check(const char* name, const std::string& tokenizer_path, std::int32_t num
   Measured measured;
   measure(tokenizer_path, num_free, num_tokens, measured);
   if (testing::Test::IsSkipped() || testing::Test::HasFatalFailure()) return;
-  ASSERT_GT(measured.free_us.size(), 100u);
-  ASSERT_GT(measured.beside_us.size(), 100u);
-  const double free_us = quantile(measured.free_us, 0.5), beside_us = quantile(measured.beside_us, 0.5);
+  std::vector<double> free, beside, added;
+  for (std::size_t pair = 0; pair < kPairs; ++pair) {
+    ASSERT_GT(measured.free_us[pair].size(), 16u);
+    ASSERT_GT(measured.beside_us[pair].size(), 16u);
+    free.push_back(quantile(measured.free_us[pair], 0.5));
+    beside.push_back(quantile(measured.beside_us[pair], 0.5));
+    added.push_back(beside.back() - free.back());
+  }
   const double p99_us = quantile(measured.mask_us, 0.99) + quantile(measured.accept_us, 0.99);
   std::printf(
       "%s, %d streams and one: its mask and its token's check take the engine's thread %.1f us (p99 %.1f us), "
       "%.3f x of a step of 10 ms; all of the thread's work a step %.1f us without the constraint, %.1f us with "
-      "it\n",
+      "it (more by %.1f to %.1f us)\n",
       name, num_free, quantile(measured.mask_us, 0.5) + quantile(measured.accept_us, 0.5), p99_us, 1 + p99_us / 10'000,
-      free_us, beside_us);
+      quantile(free, 0.5), quantile(beside, 0.5), *std::min_element(added.begin(), added.end()),
+      *std::max_element(added.begin(), added.end()));
   if (std::getenv("FATHOM_SLOW_BUILD") == nullptr) {
     EXPECT_LT(p99_us, kMostAddedUs);
-    // Fewer tokens to draw from may make it less.
-    EXPECT_LT(beside_us - free_us, kMostAddedUs);
+    // Fewer tokens to draw from may make it less. Of adjacent rounds, and of the pair in the middle: what else runs on
+    // the machine takes the caches for a while, and steps are longer then with and without the constraint.
+    EXPECT_LT(quantile(added, 0.5), kMostAddedUs);
   }
 }
 

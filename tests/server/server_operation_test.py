@@ -43,7 +43,7 @@ class OpenServerTest(unittest.TestCase):
     def setUpClass(cls):
         cls.server = Server(
             program_path(), "--scripted-step-us", "2000", "--keep-alive", "0.5", "--cors", "https://app.example",
-            "--served-model-name", "fathom-mini", "--served-model-name", "deepseek-v4", "--header-timeout", "1",
+            "--served-model-name", "fathom-mini", "--served-model-name", "deepseek-v4", "--header-timeout", "3",
         ).wait_ready()
 
     @classmethod
@@ -228,13 +228,11 @@ class OpenServerTest(unittest.TestCase):
             s.sendall(f"POST {COMPLETIONS} HTTP/1.0\r\nx-request-id: {request_id}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
 
         send(victim, "tl-victim", {"prompt": [9] * 200, "max_tokens": 1500, "ignore_eos": True, "stream": True})
-        victim.settimeout(30)
         data = b""
         while data.count(b"data: ") < 5:
             data += victim.recv(65536)
         send(culprit, "tl-culprit", {"prompt": [8] * 3000, "max_tokens": 2, "ignore_eos": True, "stream": True})
         for s in (culprit, victim):
-            s.settimeout(60)
             while s.recv(65536):
                 pass
             s.close()
@@ -548,7 +546,7 @@ class OverloadTest(unittest.TestCase):
         texts = []
 
         def stream():
-            texts.append(assemble(server.post(CHAT, repeat("word ", 300, stream=True, max_tokens=900)).chunks)[0]["content"])
+            texts.append(assemble(server.post(CHAT, repeat("word ", 800, stream=True, max_tokens=2400)).chunks)[0]["content"])
 
         threads = [threading.Thread(target=stream) for _ in range(4)]
         keep = server.connect()
@@ -567,7 +565,7 @@ class OverloadTest(unittest.TestCase):
             pass  # the streams are over and so is the server
         for t in threads:
             t.join()
-        self.assertEqual(texts, ["word " * 300] * 4)
+        self.assertEqual(texts, ["word " * 800] * 4)
         keep.close()
         self.assertEqual(server.wait_exit(), 0)
 
@@ -661,7 +659,7 @@ class OverloadTest(unittest.TestCase):
 
     def test_a_body_that_never_comes(self):
         """408 after --body-timeout, which bytes that trickle in do not extend; others notice nothing."""
-        with Server(program_path(), "--body-timeout", "1") as server:
+        with Server(program_path(), "--body-timeout", "3") as server:
             whole = post_bytes(CHAT, say("x"))
             head_end = whole.index(b"\r\n\r\n") + 4
             silent, slow = server.raw_socket(), server.raw_socket()

@@ -10,7 +10,7 @@ import threading
 import time
 
 
-PATIENCE_S = 120  # for what must come, however busy the machine; only what is broken waits so long
+PATIENCE_S = 300  # for what must come, however busy the machine; only what is broken waits so long
 
 
 def wait_for(condition, what, seconds=PATIENCE_S):
