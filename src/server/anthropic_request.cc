@@ -12,6 +12,14 @@ using Kind = JsonValue::Kind;
 
 std::string type_of(const JsonValue& block) { return json_text_of(block.find("type")); }
 
+// Claude Code puts a line at the head of its system prompt that tells who pays, and changes with every request. It says
+// nothing to a model, and kept there no request would find the prefix of another.
+void drop_billing_line(std::string& text) {
+  if (!text.starts_with("x-anthropic-billing-header:")) return;
+  const std::size_t end = text.find('\n');
+  text.erase(0, end == std::string::npos ? end : end + 1);
+}
+
 // One message of theirs becomes one or more of ours; `out` takes them.
 class MessageReader {
  public:
@@ -49,7 +57,11 @@ class MessageReader {
 
   // A string, or text blocks; where tools come and go among them: what comes is read by inline_tools, what goes stays.
   std::string read_system(const JsonValue& content, const std::string& where) {
-    if (content.is(Kind::kString)) return content.text;
+    if (content.is(Kind::kString)) {
+      std::string text = content.text;
+      drop_billing_line(text);
+      return text;
+    }
     if (!content.is(Kind::kArray)) {
       fields_.fail(where, found_expected(content, "a string or an array of text blocks"));
     }
@@ -63,7 +75,9 @@ class MessageReader {
         fields_.fail(where + "[" + std::to_string(i) + "]", "expected a text block");
         return {};
       }
-      text += (text.empty() ? "" : "\n\n") + part->text;
+      std::string more = part->text;
+      if (i == 0) drop_billing_line(more);
+      text += (text.empty() || more.empty() ? "" : "\n\n") + more;
     }
     return text;
   }

@@ -222,7 +222,7 @@ class AnthropicAndResponsesTest(unittest.TestCase):
         schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
         body = {"model": "mini-v4", "max_tokens": 32000, "stream": True, "thinking": {"type": "adaptive"}, "output_config": {"effort": "medium"},
                 "metadata": {"user_id": "user_1_account__session_2"}, "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-                "system": [{"type": "text", "text": "x-header: a"}, {"type": "text", "text": "You are a tool.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+                "system": [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.208.abc; cc_entrypoint=cli; cch=36ee5;"}, {"type": "text", "text": "You are a tool.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
                 "tools": [{"name": "get_weather", "description": "d", "input_schema": schema, "eager_input_streaming": True}],
                 "messages": [{"role": "user", "content": [{"type": "text", "text": "<system-reminder>\nr\n</system-reminder>"},
                                                           {"type": "text", "text": f"weather? ⟦t</think>Let me see.{self.TOOL_TEXT}⟧", "cache_control": {"type": "ephemeral"}}]},
@@ -239,6 +239,15 @@ class AnthropicAndResponsesTest(unittest.TestCase):
         reply = self.server.post("/v1/messages?beta=true", body, headers=headers)
         blocks, delta = self.rebuild([(name, json.loads(data)) for name, data in reply.events])
         self.assertEqual((blocks[-1]["text"], delta["delta"]["stop_reason"]), ("It rains.", "end_turn"))
+        # Its first line of the system prompt differs with every request, and is not the model's business: prefixes are found.
+        line = "x-anthropic-billing-header: cc_version=2.1.208.def; cc_entrypoint=cli; cch=%s;"
+        told = [{"type": "text", "text": "word " * 400}]
+        plain = {"max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]}
+        self.server.post("/v1/messages", {**plain, "system": [{"type": "text", "text": line % "0aaa9"}, *told]})
+        for system in ([{"type": "text", "text": line % "1bbb8"}, *told], (line % "2ccc7") + "\n" + told[0]["text"], told):
+            usage = self.server.post("/v1/messages", {**plain, "system": system}).json["usage"]
+            self.assertGreater(usage["cache_read_input_tokens"], 255)
+            self.assertEqual(usage["input_tokens"] + usage["cache_read_input_tokens"], self.server.post("/v1/messages/count_tokens", {**plain, "system": told}).json["input_tokens"])
         for path, small in (("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "quota"}], "metadata": {"user_id": "u"}}),
                             ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "foo"}], "tools": body["tools"]})):
             self.assertEqual(self.server.post(path + "?beta=true", {"model": "mini-v4", **small}, headers=headers).status, 200)
