@@ -99,7 +99,7 @@ class ResponsesRenderer : public AnswerRenderer {
   }
 
  private:
-  enum class Item { kNone, kReasoning, kMessage, kCall, kCustomCall };
+  enum class Item { kNone, kReasoning, kMessage, kCall, kCustomCall, kSearchCall };
 
   bool is_cut() const { return choice_.finish() && choice_.finish()->reason == FinishReason::kLength; }
 
@@ -156,9 +156,12 @@ class ResponsesRenderer : public AnswerRenderer {
         new_logprobs_.clear();
         call_id_ = choice_.call_id(event.index);
         custom_input_ = {};
-        call_ = {event.text, {}, false};  // of a name that nobody offered: as it stands
+        call_ = {event.text, {}, ToolKind::kFunction};  // of a name that nobody offered: as it stands
         if (const auto found = targets_.find(event.text); found != targets_.end()) call_ = found->second;
-        return open_item(call_.is_custom ? Item::kCustomCall : Item::kCall, out);
+        return open_item(call_.kind == ToolKind::kCustom   ? Item::kCustomCall
+                         : call_.kind == ToolKind::kSearch ? Item::kSearchCall
+                                                           : Item::kCall,
+                         out);
       case EventKind::kToolArguments:
         return write_call_delta(out, item_ == Item::kCustomCall ? custom_input_.push(event.text) : event.text);
       case EventKind::kToolCallEnd:
@@ -167,7 +170,7 @@ class ResponsesRenderer : public AnswerRenderer {
     }
   }
 
-  bool is_call() const { return item_ == Item::kCall || item_ == Item::kCustomCall; }
+  bool is_call() const { return item_ >= Item::kCall; }
   std::string_view call_event(std::string_view end) const {
     if (item_ == Item::kCall) {
       return end == "delta" ? "response.function_call_arguments.delta" : "response.function_call_arguments.done";
@@ -178,6 +181,7 @@ class ResponsesRenderer : public AnswerRenderer {
   void write_call_delta(std::string& out, const std::string& text) {
     if (text.empty()) return;
     text_ += text;
+    if (item_ == Item::kSearchCall) return;  // its arguments are an object, and come whole
     write(out, call_event("delta"), [&](JsonWriter& json) {
       json.member("item_id", item_id_).member("output_index", items_.size()).member("delta", text);
     });
@@ -205,10 +209,11 @@ class ResponsesRenderer : public AnswerRenderer {
     item_ = item;
     text_.clear();
     item_logprobs_.clear();
-    item_id_ = make_id(item == Item::kReasoning ? "rs_"
-                       : item == Item::kMessage ? "msg_"
-                       : item == Item::kCall    ? "fc_"
-                                                : "ctc_");
+    item_id_ = make_id(item == Item::kReasoning    ? "rs_"
+                       : item == Item::kMessage    ? "msg_"
+                       : item == Item::kCall       ? "fc_"
+                       : item == Item::kSearchCall ? "tsc_"
+                                                   : "ctc_");
     write(out, "response.output_item.added", [this](JsonWriter& json) {
       json.member("output_index", items_.size()).key("item");
       write_item(json, "in_progress", false);
@@ -219,7 +224,9 @@ class ResponsesRenderer : public AnswerRenderer {
 
   void close_item(std::string& out, std::string_view status) {
     if (item_ == Item::kNone) return;
-    if (is_call()) {
+    if (item_ == Item::kSearchCall) {
+      // Nothing but the item.
+    } else if (is_call()) {
       // A function's as one value, valid JSON whenever the call is whole.
       write(out, call_event("done"), [this](JsonWriter& json) {
         json.member("item_id", item_id_).member("output_index", items_.size());
@@ -262,6 +269,10 @@ class ResponsesRenderer : public AnswerRenderer {
     switch (item_) {
       case Item::kReasoning: json.member("type", "reasoning").key("summary").begin_array().end_array(); break;
       case Item::kMessage: json.member("type", "message").member("role", "assistant"); break;
+      case Item::kSearchCall:
+        json.member("type", "tool_search_call").member("call_id", call_id_).member("execution", "client");
+        json.key("arguments").raw(is_valid_json(text_) ? text_ : "{}");
+        break;
       default:
         json.member("type", item_ == Item::kCall ? "function_call" : "custom_tool_call");
         json.member("call_id", call_id_).member("name", call_.name);
@@ -400,7 +411,8 @@ std::string echoed_members(const JsonValue& body, const ResponsePlan& plan, cons
       const std::string type = json_text_of(tool.find("type"));
       const JsonValue* within = tool.find("tools");
       const bool has_tools = type == "namespace" && within != nullptr && within->is(Kind::kArray);
-      if (type == "function" || type == "custom" || has_tools) json.raw(dump_python_json(tool));
+      const bool searches = type == kSearchTool && json_text_of(tool.find("execution")) == "client";
+      if (type == "function" || type == "custom" || has_tools || searches) json.raw(dump_python_json(tool));
     }
   }
   json.end_array();

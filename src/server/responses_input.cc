@@ -100,6 +100,10 @@ class InputReader {
       read_client_output(item, where);
     } else if (const HostedCall* done = find_type(kHostedCalls, type)) {
       read_hosted(item, where, *done);
+    } else if (type == "tool_search_call" || type == "tool_search_output") {
+      read_search(item, type, where);
+    } else if (type == "additional_tools") {
+      // Offered with the others; nothing is said.
     } else if (std::find(kSaysNothing.begin(), kSaysNothing.end(), type) != kSaysNothing.end()) {
       ignore(type);
     } else {
@@ -267,6 +271,29 @@ class InputReader {
       content = json_string(dump_python_json(content));
     }
     add_result(call_id.value_or(id.value_or("")), std::move(content));
+  }
+
+  // What the client's search found is offered with the other tools; here are its call and their names.
+  void read_search(const JsonValue& item, const std::string& type, const std::string& where) {
+    RequestFields sent(item, where + ".");
+    const auto call_id = sent.string("call_id");
+    const auto execution = sent.string("execution");
+    const JsonValue* arguments = sent.find("arguments");
+    if (arguments != nullptr && !is_arguments(*arguments)) {
+      sent.fail("arguments", found_expected(*arguments, "an object"));
+    }
+    fields_.absorb(sent);
+    if (fields_.failed()) return;
+    if (execution.value_or("client") != "client") return ignore(type);
+    if (type == "tool_search_call") {
+      return add_call(std::string(kSearchTool), call_id.value_or(""),
+                      arguments != nullptr ? *arguments : json_object());
+    }
+    std::string found;
+    for (const auto& name : names_for_model(*sent.find("tools"))) {
+      found += (found.empty() ? "" : "\n") + ("[tool_reference " + name + "]");
+    }
+    add_result(call_id.value_or(""), json_string(found.empty() ? "no tool found" : found));
   }
 
   void read_hosted(const JsonValue& item, const std::string& where, const HostedCall& done) {

@@ -88,14 +88,39 @@ JsonValue plain_function(const std::string& name, const JsonValue& tool) {
 struct ToolPlace {
   std::string name_space;  // that the tool stands in; empty: none
   std::string where;
+  bool is_later = false;  // among the items: one that is offered already is what it was
 };
+
+void offer(JsonValue function, CallTarget target, const ToolPlace& place, JsonValue& list, ResponsesTools& out) {
+  const std::string name = json_text_of(function.find("name"));
+  if (place.is_later && out.targets.contains(name)) return;
+  out.targets.emplace(name, std::move(target));
+  out.places.push_back(place.where);
+  JsonValue entry = json_object();
+  json_set(entry, "type", json_string("function"));
+  json_set(entry, "function", std::move(function));
+  list.items.push_back(std::move(entry));
+}
 
 void read_tool(RequestFields& fields, const JsonValue& tool, const ToolPlace& place, bool strict_is_offered,
                JsonValue& list, ResponsesTools& out);
 
-void read_namespace(RequestFields& fields, const JsonValue& space, const std::string& where, bool strict_is_offered,
+void read_search(RequestFields& fields, const JsonValue& tool, const ToolPlace& place, JsonValue& list,
+                 ResponsesTools& out) {
+  RequestFields sent(tool, place.where + ".");
+  const auto description = sent.string("description");
+  const JsonValue* parameters = sent.object("parameters");
+  fields.absorb(sent);
+  JsonValue function = json_object();
+  json_set(function, "name", json_string(std::string(kSearchTool)));
+  if (description) json_set(function, "description", json_string(*description));
+  if (parameters != nullptr) json_set(function, "parameters", *parameters);
+  offer(std::move(function), {std::string(kSearchTool), {}, ToolKind::kSearch}, place, list, out);
+}
+
+void read_namespace(RequestFields& fields, const JsonValue& space, const ToolPlace& outer, bool strict_is_offered,
                     JsonValue& list, ResponsesTools& out) {
-  RequestFields sent(space, where + ".");
+  RequestFields sent(space, outer.where + ".");
   const auto name = sent.string("name");
   sent.string("description");
   const JsonValue* tools = sent.array("tools");
@@ -104,7 +129,7 @@ void read_namespace(RequestFields& fields, const JsonValue& space, const std::st
   }
   fields.absorb(sent);
   for (std::size_t i = 0; !fields.failed() && i < tools->items.size(); ++i) {
-    const ToolPlace place{*name, where + ".tools[" + std::to_string(i) + "]"};
+    const ToolPlace place{*name, outer.where + ".tools[" + std::to_string(i) + "]", outer.is_later};
     read_tool(fields, tools->items[i], place, strict_is_offered, list, out);
   }
 }
@@ -117,7 +142,10 @@ void read_tool(RequestFields& fields, const JsonValue& tool, const ToolPlace& pl
   const auto type = sent.string("type");
   if (!sent.failed() && !type) sent.fail("type", "found none, expected function or custom");
   if (!sent.failed() && *type == "namespace" && sent.has("tools") && place.name_space.empty()) {
-    return read_namespace(fields, tool, where, strict_is_offered, list, out);
+    return read_namespace(fields, tool, place, strict_is_offered, list, out);
+  }
+  if (!sent.failed() && *type == kSearchTool && json_text_of(tool.find("execution")) == "client") {
+    return read_search(fields, tool, place, list, out);
   }
   if (!sent.failed() && *type != "function" && *type != "custom") {
     if (std::find(out.ignored.begin(), out.ignored.end(), *type) == out.ignored.end()) out.ignored.push_back(*type);
@@ -139,12 +167,27 @@ void read_tool(RequestFields& fields, const JsonValue& tool, const ToolPlace& pl
   JsonValue function =
       *type == "custom" ? custom_function(model_name, tool, grammar) : plain_function(model_name, tool);
   if (grammar.syntax == "lark") out.unenforced.push_back(*name);
-  out.targets.emplace(model_name, CallTarget{*name, place.name_space, *type == "custom"});
-  out.places.push_back(where);
-  JsonValue entry = json_object();
-  json_set(entry, "type", json_string("function"));
-  json_set(entry, "function", std::move(function));
-  list.items.push_back(std::move(entry));
+  const ToolKind kind = *type == "custom" ? ToolKind::kCustom : ToolKind::kFunction;
+  offer(std::move(function), {*name, place.name_space, kind}, place, list, out);
+}
+
+// Those that stand among the items of `input`.
+void read_later_tools(RequestFields& fields, bool strict_is_offered, JsonValue& list, ResponsesTools& out) {
+  const JsonValue* input = fields.find("input");
+  for (std::size_t i = 0; input != nullptr && i < input->items.size() && !fields.failed(); ++i) {
+    const JsonValue& item = input->items[i];
+    const std::string type = json_text_of(item.find("type"));
+    if (type != "tool_search_output" && type != "additional_tools") continue;
+    const std::string where = "input[" + std::to_string(i) + "]";
+    RequestFields sent(item, where + ".");
+    const JsonValue* tools = sent.array("tools");
+    if (!sent.failed() && tools == nullptr) sent.fail("tools", "found none, expected an array");
+    fields.absorb(sent);
+    for (std::size_t j = 0; !fields.failed() && j < tools->items.size(); ++j) {
+      const ToolPlace place{{}, where + ".tools[" + std::to_string(j) + "]", true};
+      read_tool(fields, tools->items[j], place, strict_is_offered, list, out);
+    }
+  }
 }
 
 // A tool that is named, as the reader of chat's form wants it: a function by the model's name. Without its namespace a
@@ -152,11 +195,12 @@ void read_tool(RequestFields& fields, const JsonValue& tool, const ToolPlace& pl
 JsonValue as_function(RequestFields& fields, const JsonValue& named, const std::string& where,
                       const std::map<std::string, CallTarget>& targets) {
   const bool is_custom = json_text_of(named.find("type")) == "custom";
+  const ToolKind kind = is_custom ? ToolKind::kCustom : ToolKind::kFunction;
   const std::string name = json_text_of(named.find("name"));
   const JsonValue* space = named.find("namespace");
   std::vector<std::string> found;
   for (const auto& [model_name, target] : targets) {
-    if (target.name != name || target.is_custom != is_custom) continue;
+    if (target.name != name || target.kind != kind) continue;
     if (space != nullptr && target.name_space != json_text_of(space)) continue;
     if (target.name_space.empty()) {
       found = {model_name};
@@ -179,7 +223,7 @@ JsonValue as_function(RequestFields& fields, const JsonValue& named, const std::
 JsonValue translate_choice(RequestFields& fields, const JsonValue& choice, const ResponsesTools& tools) {
   if (choice.is(Kind::kString)) {
     const JsonValue* list = tools.body.find("tools");
-    if (choice.text == "required" && !tools.ignored.empty() && list->items.empty()) {
+    if (choice.text == "required" && !tools.ignored.empty() && (list == nullptr || list->items.empty())) {
       fields.fail("tool_choice",
                   "found required, but no tool is a function: " + joined(tools.ignored) + " is not offered here");
     }
@@ -206,6 +250,19 @@ JsonValue translate_choice(RequestFields& fields, const JsonValue& choice, const
 
 }  // namespace
 
+std::vector<std::string> names_for_model(const JsonValue& tools) {
+  std::vector<std::string> names;
+  for (const JsonValue& tool : tools.items) {
+    const std::string name = json_text_of(tool.find("name"));
+    const JsonValue* within = tool.find("tools");
+    if (within == nullptr && !name.empty()) names.push_back(name);
+    for (std::size_t i = 0; within != nullptr && i < within->items.size(); ++i) {
+      names.push_back(name_for_model(name, json_text_of(within->items[i].find("name"))));
+    }
+  }
+  return names;
+}
+
 std::string name_for_model(const std::string& name_space, const std::string& name) {
   if (name_space.empty()) return name;
   return name_space + (name_space.ends_with('_') ? "" : "__") + name;
@@ -214,13 +271,13 @@ std::string name_for_model(const std::string& name_space, const std::string& nam
 ResponsesTools translate_responses_tools(RequestFields& fields, bool strict_is_offered) {
   ResponsesTools out;
   out.body = json_object();
-  if (const JsonValue* tools = fields.array("tools")) {
-    JsonValue list = json_array();
-    for (std::size_t i = 0; i < tools->items.size() && !fields.failed(); ++i) {
-      read_tool(fields, tools->items[i], {{}, "tools[" + std::to_string(i) + "]"}, strict_is_offered, list, out);
-    }
-    json_set(out.body, "tools", std::move(list));
+  const JsonValue* tools = fields.array("tools");
+  JsonValue list = json_array();
+  for (std::size_t i = 0; tools != nullptr && i < tools->items.size() && !fields.failed(); ++i) {
+    read_tool(fields, tools->items[i], {{}, "tools[" + std::to_string(i) + "]"}, strict_is_offered, list, out);
   }
+  read_later_tools(fields, strict_is_offered, list, out);
+  if (tools != nullptr || !list.items.empty()) json_set(out.body, "tools", std::move(list));
   if (fields.failed()) return out;
   if (const JsonValue* choice = fields.find("tool_choice")) {
     json_set(out.body, "tool_choice", translate_choice(fields, *choice, out));

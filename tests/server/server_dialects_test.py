@@ -379,6 +379,39 @@ class AnthropicAndResponsesTest(unittest.TestCase):
         outside = self.server.post("/v1/responses", ask(self.call_of("get_weather", city="Oslo"), tools=[*tools, weather], tool_choice={"type": "function", "name": "get_weather"}))
         self.assertNotIn("namespace", outside.json["output"][-1])
 
+    def test_a_search_for_tools(self):
+        """tool_search that the client executes: a call with an object, and what it found is offered from then on."""
+        weather = {"type": "function", "name": "get_weather", "description": "d", "parameters": self.TOOL["input_schema"]}
+        search = {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}}
+        body = {"input": f"Say ⟦t</think>{self.call_of('tool_search', query='weather')}⟧", "temperature": 0, "tools": [search, {"type": "tool_search"}]}
+        whole = self.server.post("/v1/responses", body).json
+        self.assertEqual((whole["tools"], whole["ignored_tools"]), ([search], ["tool_search"]))
+        call = whole["output"][-1]
+        self.assertEqual({k: v for k, v in call.items() if k not in ("id", "call_id")},
+                         {"type": "tool_search_call", "execution": "client", "arguments": {"query": "weather"}, "status": "completed"})
+        events = [json.loads(data) for _, data in self.server.post("/v1/responses", {**body, "stream": True}).events]
+        self.assertEqual([event["type"] for event in events][-3:], ["response.output_item.added", "response.output_item.done", "response.completed"])
+        self.assertEqual((events[-3]["item"]["arguments"], events[-2]["item"]["arguments"]), ({}, {"query": "weather"}))
+        found = {"type": "tool_search_output", "call_id": call["call_id"], "execution": "client", "status": "completed",
+                 "tools": [{"type": "namespace", "name": "mcp__a", "description": "d", "tools": [weather]}, weather, {"type": "web_search"}]}
+        items = [{"role": "user", "content": "q"}, call, found, {"role": "user", "content": f"so? ⟦t</think>{self.call_of('mcp__a__get_weather', city='Oslo')}⟧"}]
+        reply = self.server.post("/v1/responses", {**body, "input": items}).json
+        self.assertEqual([reply["output"][-1].get(key) for key in ("type", "namespace", "name")], ["function_call", "mcp__a", "get_weather"])
+        # As functions that were there from the beginning, and the search's result as text.
+        plain = [items[0], {"type": "function_call", "call_id": "c", "name": "tool_search", "arguments": '{"query": "weather"}'},
+                 {"type": "function_call_output", "call_id": "c", "output": "[tool_reference mcp__a__get_weather]\n[tool_reference get_weather]"}, items[3]]
+        as_functions = [{"type": "function", "name": "tool_search", **{k: search[k] for k in ("description", "parameters")}}, {**weather, "name": "mcp__a__get_weather"}, weather]
+        self.assertEqual(reply["usage"]["input_tokens"], self.prompt_of({"input": plain, "tools": as_functions}))
+        # Found again, or added: once.
+        twice = self.server.post("/v1/responses/input_tokens", {**body, "input": [*items[:3], {"type": "additional_tools", "role": "developer", "tools": [weather]}, items[3]]}).json["input_tokens"]
+        self.assertEqual(twice, reply["usage"]["input_tokens"])
+        refused = self.server.post("/v1/responses", {"input": [items[0], {"type": "additional_tools", "tools": [{"type": "web_search"}]}], "tool_choice": "required"})
+        self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "tool_choice"))
+        hosted = [{"type": "tool_search_call", "execution": "server", "call_id": None, "arguments": {"paths": []}}, {"type": "tool_search_output", "execution": "server", "call_id": None, "tools": [weather]}]
+        reply = self.server.post("/v1/responses", {"input": [items[0], *hosted, items[0]], "max_output_tokens": 1})
+        self.assertEqual(reply.json["ignored_items"], ["tool_search_call", "tool_search_output"])
+        self.assertEqual(reply.json["usage"]["input_tokens"], self.prompt_of({"input": [items[0], items[0]], "tools": [weather]}))
+
     def test_a_session_of_codex(self):
         """The shape of its requests, as its users' reports have it: what came is sent back with what the client ran."""
         shell = {"type": "function", "name": "exec_command", "description": "d", "strict": False, "parameters": {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"], "additionalProperties": False}}

@@ -130,6 +130,9 @@ GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: A"}
 CUSTOM = {"tools": [{"type": "custom", "name": "f", "description": "d", "format": GRAMMAR}]}
 FLAT_TOOL = {"type": "function", "name": "f", "description": "d", "strict": False, "parameters": {"type": "object"}}
 SPACE = {"tools": [{"type": "namespace", "name": "n", "description": "d", "tools": [FLAT_TOOL]}]}
+SEARCH = {"tools": [{"type": "tool_search", "execution": "client", "description": "d", "parameters": {}}],
+          "input": [{"role": "user", "content": "q"}, {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {}},
+                    {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": [FLAT_TOOL]}, {"type": "additional_tools", "tools": [{**FLAT_TOOL, "name": "g"}]}]}
 FLAT = {"tools": [{"type": "web_search"}, FLAT_TOOL]}  # the place in errors is the one among all of them
 
 ROUTES = {
@@ -160,6 +163,9 @@ ROUTES = {
         ("input[4].call_id", TEXT, "c", OTHERS), ("input[5].name", [*TEXT, ""], "g", OTHERS), ("input[5].arguments", [5, True, [], "[1]"], {}, OTHERS), ("input[5].id", TEXT, "c", OTHERS),
         ("tools[0].name", [*TEXT, "", 'a"b'], "g", CUSTOM), ("tools[0].description", TEXT, "e", CUSTOM), ("tools[0].format", OBJECT, {"type": "text"}, CUSTOM),
         ("tools[0].format.type", choice(), "text", CUSTOM), ("tools[0].format.syntax", choice(), "lark", CUSTOM), ("tools[0].format.definition", [*TEXT, ""], "start: B", CUSTOM),
+        ("tools[0].description", TEXT, "e", SEARCH), ("tools[0].parameters", OBJECT, {}, SEARCH), ("tools[0].execution", [], "server", SEARCH), ("input[1].arguments", [5, True, [], "[1]"], {}, SEARCH),
+        ("input[1].call_id", TEXT, "c", SEARCH), ("input[2].call_id", TEXT, "c", SEARCH), ("input[2].execution", TEXT, "server", SEARCH), ("input[2].tools", [*LIST, None], [], SEARCH),
+        ("input[2].tools[0]", ["f", 5, True, []], SPACE["tools"][0], SEARCH), ("input[2].tools[0].name", [*TEXT, "", 'a"b', None], "g", SEARCH), ("input[3].tools[0].parameters", OBJECT, {}, SEARCH),
         ("tools[0].name", [*TEXT, "", 'a"b', None], "m", SPACE), ("tools[0].description", TEXT, "e", SPACE), ("tools[0].tools", LIST, [], SPACE), ("tools[0].tools[0]", ["f", 5, True, []], FLAT_TOOL, SPACE),
         ("tools[0].tools[0].name", [*TEXT, "", 'a"b', None], "g", SPACE), ("tools[0].tools[0].parameters", OBJECT, {}, SPACE), ("tools[0].tools[0].type", TEXT, "custom", SPACE),
         ("tools[0].tools[1].name", ["f"], None, {"tools": [{**SPACE["tools"][0], "tools": [FLAT_TOOL, copy.deepcopy(FLAT_TOOL)]}]}), ("input[1].namespace", TEXT, "n", OTHERS),
