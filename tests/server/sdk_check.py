@@ -140,6 +140,18 @@ class Sdk(unittest.TestCase):
             self.assertEqual(events.get_final_response().output_text, "391")
         self.assertIn("response.output_text.delta", kinds)
 
+    def test_custom_tool(self):
+        tool = {"type": "custom", "name": "calculator", "description": "Evaluate an arithmetic expression"}
+        kwargs = dict(model="mini-v4", input="17*23?", tools=[tool], tool_choice={"type": "custom", "name": "calculator"}, temperature=0)
+        with self.openai.responses.stream(**kwargs) as events:
+            deltas = "".join(event.delta for event in events if event.type == "response.custom_tool_call_input.delta")
+            streamed = events.get_final_response().output[-1]
+        call = self.openai.responses.create(**kwargs).output[-1]
+        for item in (streamed, call):
+            self.assertEqual((item.type, item.name, item.input), ("custom_tool_call", "calculator", deltas))
+        again = [{"role": "user", "content": "17*23?"}, call.to_dict(), {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "391"}]
+        self.assertEqual(self.openai.responses.create(model="mini-v4", input=again, tools=[tool], temperature=0).status, "completed")
+
     # anthropic
 
     def message(self, text, **fields):
@@ -169,6 +181,17 @@ class Sdk(unittest.TestCase):
                      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": '{"temperature": 12, "condition": "rain"}'}]}]
         final = self.anthropic.messages.create(model="mini-v4", max_tokens=300, messages=messages, tools=tools, extra_body={"temperature": 0})
         self.assertIn("12", final.content[0].text)
+
+    def test_anthropic_system_message_and_first_usage(self):
+        messages = [{"role": "user", "content": "early " * 300 + "17*23?"}, {"role": "system", "content": "Be brief."}]
+        counted = self.anthropic.messages.count_tokens(model="mini-v4", messages=messages).input_tokens
+        for is_warm in (False, True):
+            with self.anthropic.messages.stream(model="mini-v4", max_tokens=20, messages=messages) as stream:
+                first = next(event for event in stream if event.type == "message_start").message.usage
+                last = stream.get_final_message().usage
+            for usage in (first, last):
+                self.assertEqual(usage.input_tokens + usage.cache_read_input_tokens, counted)
+                self.assertEqual(usage.cache_read_input_tokens > 255, is_warm)
 
     def test_anthropic_errors(self):
         with self.assertRaises(anthropic.BadRequestError):

@@ -38,6 +38,32 @@ BODIES = {
     "/tokenize": {"prompt": "x", "return_token_strs": True},
     "/detokenize": {"tokens": [1, 2, 3]},
 }
+FLAT = {"type": "function", "name": "g", "description": "d", "parameters": {"type": "object"}, "defer_loading": True}
+# What agents send besides: their tools' other kinds, and items of calls that are no functions'.
+AGENTS = [
+    ("/v1/responses", {"input": [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "d"}]}, {"role": "user", "content": "Say ⟦t</think>x⟧"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}], "encrypted_content": "e"}, {"type": "custom_tool_call", "call_id": "c", "name": "p", "input": "x", "namespace": "n"},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "r"}, {"type": "local_shell_call", "call_id": "l", "action": {"type": "exec", "command": ["ls"]}},
+        {"type": "local_shell_call_output", "id": "l", "output": "o"}, {"type": "computer_call_output", "call_id": "k", "output": {"type": "computer_screenshot", "image_url": "u"}},
+        {"type": "apply_patch_call_output", "call_id": "k", "status": "failed"}, {"type": "mcp_call", "id": "m", "name": "f", "arguments": "{}", "output": "o", "error": None},
+        {"type": "code_interpreter_call", "id": "i", "code": "1", "outputs": [{"type": "logs", "logs": "1"}]}, {"type": "web_search_call", "id": "w", "action": {"type": "search"}},
+        {"type": "tool_search_call", "call_id": "s", "execution": "client", "arguments": {"query": "q"}}, {"type": "tool_search_output", "call_id": "s", "execution": "client", "tools": [FLAT]},
+        {"type": "additional_tools", "role": "developer", "tools": [FLAT]}],
+        "max_output_tokens": 4, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "p"}, {"type": "function", "name": "g", "namespace": "n"}]},
+        "tools": [{"type": "custom", "name": "p", "format": {"type": "grammar", "syntax": "lark", "definition": "start: A"}},
+                  {"type": "custom", "name": "q", "format": {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"}}, {"type": "namespace", "name": "n", "description": "d", "tools": [FLAT]},
+                  {"type": "tool_search", "execution": "client", "description": "d", "parameters": {"type": "object"}}, {"type": "web_search"}], "stream": True}),
+    ("/v1/messages", {"max_tokens": 4, "system": "x-anthropic-billing-header: a\ns", "messages": [
+        {"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "system", "content": [{"type": "text", "text": "n"}, {"type": "tool_addition", "tool": {
+            "type": "tool_definition", "definition": {"name": "g", "input_schema": {"type": "object"}}}}, {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "g"}}],
+            "clear_at": "next_user_message", "output_config": {"effort": "low"}},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "u", "name": "f", "input": {}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "u", "content": [
+            {"type": "tool_reference", "tool_name": "g"}]}]}, {"role": "system", "content": "n"}],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}, "defer_loading": True}], "thinking": {"type": "adaptive", "display": "omitted"}}),
+    ("/v1/chat/completions", {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "developer", "content": "d"}, {"role": "system", "content": "s"}],
+                              "max_tokens": 4, "stop": ["\n", "<"], "tools": [TOOL]}),
+]
 VALUES = [None, True, False, 0, -1, 1, 3, 1.5, -0.0, 1e300, 2**31, 2**63, -(2**63), 2**70, "", "x", "auto", "none", "required", "｜DSML｜", "</think>", "\u0000", "😀",
           [], {}, [None], [[]], [1, "a"], {"type": "text"}, {"type": "object"}, {"": ""}, {"type": "function"}, "a" * 5000, [0] * 300, {"$ref": "#"}]
 
@@ -93,8 +119,8 @@ class ShapesTest(unittest.TestCase):
         with Server(program_path(), "--request-timeout", "30") as server:
             connection = server.connect()
             for number in range(int(os.environ.get("FATHOM_SHAPES", "3000"))):
-                path = rng.choice(list(BODIES))
-                body = change(rng, BODIES[path])
+                path, body = rng.choice([*BODIES.items(), *AGENTS])
+                body = change(rng, body)
                 data = json.dumps(body, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")
                 if rng.random() < 0.25:
                     data = change_bytes(rng, data)
