@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "engine/load_model.h"
 #include "engine/model_executor.h"
+#include "engine/scheduler.h"
 #include "engine/scripted_answer.h"
 
 namespace fathom {
@@ -127,6 +128,64 @@ TEST_F(DsparkDrafting, SameTokensAtEveryDepth) {
       EXPECT_GT((*engine)->stats().drafted_tokens, 0);
     }
   }
+}
+
+// Keys are written for every committed position, however many a step commits: behind drafts that were right it proposes
+// what it does token by token, and behind wrong ones too. The prompt ends before a block's end.
+TEST_F(DsparkDrafting, ProposesTheSameHoweverManyTokensAStepCommits) {
+  const LoadedModel loaded = load(Numerics::serve());
+  constexpr std::int64_t kTokens = 40;
+  std::vector<TokenId> truth;
+  std::map<std::size_t, std::vector<TokenId>> expected;  // by the tokens drawn before
+  for (const int num_right : {-1, 1, 3, 5}) {            // of five drafts; -1: none are made
+    const auto executor = make_executor(*loaded.model, 5);
+    Scheduler scheduler({}, executor->limits());
+    SequenceSpec sequence;
+    sequence.id = SequenceId(1);
+    sequence.prompt = scripted_prompt(4, 110, 0, 380);
+    scheduler.add(sequence);
+    SampleSpec greedy;
+    greedy.temperature = 0.0f;
+    std::vector<TokenId> answer;
+    std::size_t num_compared = 0;
+    while (std::cmp_less(answer.size(), kTokens)) {
+      StepPlan& plan = scheduler.plan();
+      SequenceStep& step = plan.sequences.at(0);
+      step.num_proposals = 5;
+      plan.samples.push_back(greedy);
+      ASSERT_TRUE(executor->launch(plan).ok());
+      const auto result = executor->wait();
+      ASSERT_TRUE(result.ok());
+      const SequenceResult& got = result->sequences.at(0);
+      std::vector<TokenId> ids;
+      for (std::int32_t i = 0; i <= got.accepted; ++i) ids.push_back(got.tokens[static_cast<std::size_t>(i)].token);
+      answer.insert(answer.end(), ids.begin(), ids.end());
+      executor->commit(step.id, scheduler.commit(step, ids));
+      if (num_right < 0) {
+        expected[answer.size()] = got.proposals;
+        continue;
+      }
+      if (const auto found = expected.find(answer.size()); found != expected.end()) {
+        EXPECT_EQ(got.proposals, found->second) << num_right << " right, behind token " << answer.size();
+        ++num_compared;
+      }
+      std::vector<TokenId> drafts;
+      for (std::size_t k = 0; k < 5; ++k) {
+        const std::size_t place = answer.size() + k;
+        const TokenId next = place < truth.size() ? truth[place] : 0;
+        drafts.push_back(std::cmp_less(k, num_right) ? next : (next + 1) % 380);
+      }
+      scheduler.set_drafts(step.id, drafts);
+    }
+    if (num_right < 0) {
+      truth = answer;
+      continue;
+    }
+    answer.resize(truth.size());
+    EXPECT_EQ(answer, truth);
+    EXPECT_GE(num_compared, 6u);
+  }
+  EXPECT_EQ(expected.begin()->second.size(), 5u);
 }
 
 }  // namespace

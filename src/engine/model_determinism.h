@@ -32,11 +32,12 @@ struct ModelCase {
 class ModelBench {
  public:
   explicit ModelBench(DeviceChoice device = DeviceChoice::kCpu,
-                      const std::string& path = FATHOM_SOURCE_DIR "/models/mini-v4") {
+                      const std::string& path = FATHOM_SOURCE_DIR "/models/mini-v4", std::int64_t max_step_tokens = 640,
+                      std::int64_t max_logit_rows = 512) {
     LoadOptions options;
     options.device = device;
-    options.max_logit_rows = 512;
-    options.max_step_tokens = 640;
+    options.max_logit_rows = max_logit_rows;
+    options.max_step_tokens = max_step_tokens;
     auto loaded = load_model(path, options);
     EXPECT_TRUE(loaded.ok()) << loaded.status().message();
     loaded_ = std::move(*loaded);
@@ -46,10 +47,10 @@ class ModelBench {
 
   std::unique_ptr<ModelExecutor> make_executor(std::int32_t num_context_blocks, std::int32_t num_resume_slots,
                                                std::int32_t max_proposals = 0, std::int32_t num_sequences = 32,
-                                               bool capture = true) {
+                                               bool capture = true, std::int64_t max_length_tokens = 8192) {
     ModelExecutorOptions options;
     options.capture = capture;
-    options.max_length_tokens = 8192;
+    options.max_length_tokens = max_length_tokens;
     options.max_sequences = num_sequences;
     options.num_context_blocks = num_context_blocks;
     options.num_window_blocks = 4 * num_sequences;

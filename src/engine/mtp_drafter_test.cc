@@ -215,6 +215,7 @@ class StepBench {
   struct Trail {
     std::vector<TokenId> tokens;
     std::vector<std::vector<TokenId>> proposals;
+    std::vector<std::size_t> num_drawn;  // tokens, once each of them was proposed
     std::int64_t cached = 0;
     std::int64_t num_steps = 0;
     std::int64_t bytes_at_commit = 0;
@@ -258,6 +259,7 @@ class StepBench {
       executor_.commit(step.id, scheduler_.commit(step, ids));
       trail.bytes_at_commit += backend_.moved_bytes - moved;
       trail.tokens.insert(trail.tokens.end(), ids.begin(), ids.end());
+      if (!ids.empty()) trail.num_drawn.push_back(trail.tokens.size());
       trail.cached = scheduler_.find(step.id)->cached_tokens;
       if (ids.empty()) continue;
       std::vector<TokenId> next = trail.proposals.back();
@@ -317,6 +319,25 @@ TEST_F(MtpDrafting, ProposalsDoNotDependOnChunksOrPrefixHits) {
     EXPECT_EQ(trails[i].tokens, trails[0].tokens) << i;
     EXPECT_EQ(trails[i].proposals, trails[0].proposals) << i;
     EXPECT_EQ(trails[i].proposals[0].size(), 4u);
+  }
+}
+
+// However many tokens a step commits, and however many drafts it takes back, it proposes what it does token by token.
+TEST_F(MtpDrafting, ProposalsDoNotDependOnWhatAStepCommits) {
+  for (const char* name : {"chat_story", "chat_mul"}) {
+    const auto executor = make_executor(4);
+    StepBench bench(*executor, *backend_, {});
+    const auto one_by_one = bench.run(golden_prompt(name), 48, 4, StepBench::Drafts::kNone);
+    for (const bool wrong : {false, true}) {
+      const auto trail = bench.run(golden_prompt(name), 48, 4,
+                                   wrong ? StepBench::Drafts::kWrong : StepBench::Drafts::kProposed, one_by_one.tokens);
+      EXPECT_EQ(trail.num_steps == one_by_one.num_steps, wrong);
+      for (std::size_t i = 0; i < trail.num_drawn.size(); ++i) {
+        const std::size_t drawn = trail.num_drawn[i];
+        if (drawn > one_by_one.proposals.size()) break;
+        EXPECT_EQ(trail.proposals[i], one_by_one.proposals[drawn - 1]) << name << " behind token " << drawn;
+      }
+    }
   }
 }
 

@@ -405,7 +405,9 @@ bool AcceptanceAlarm::add(std::int32_t num_drafts, std::int32_t num_accepted) {
     recent_ += (outcome - recent_) / static_cast<double>(std::min<std::int64_t>(num_drafts_, 100));
     history_ += (outcome - history_) / static_cast<double>(std::min<std::int64_t>(num_drafts_, 10000));
   }
-  const bool low = num_drafts_ >= 500 && recent_ < 0.5 * history_;
+  // Half of a small share is within what a hundred drafts vary by.
+  constexpr double kLeastFall = 0.15;
+  const bool low = num_drafts_ >= 500 && recent_ < 0.5 * history_ && recent_ < history_ - kLeastFall;
   const bool rises = low && !raised_;
   // Stays until the acceptance is near its history again.
   raised_ = low || (raised_ && recent_ < 0.75 * history_);

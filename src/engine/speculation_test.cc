@@ -312,6 +312,18 @@ TEST(Speculation, TheAlarmComparesWithItsOwnHistory) {
   for (int i = 0; i < 2000; ++i) EXPECT_FALSE(always_low.add(1, i % 5 == 0 ? 1 : 0));
 }
 
+// A drafter that never was of much use comes to half of that by chance again and again.
+TEST(Speculation, ChanceRaisesNoAlarm) {
+  std::uint64_t state = 5;
+  for (const int percent : {1, 5, 10, 20, 50, 90}) {
+    AcceptanceAlarm alarm;
+    for (int i = 0; i < 50'000; ++i) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      ASSERT_FALSE(alarm.add(1, static_cast<int>((state >> 33) % 100) < percent ? 1 : 0)) << percent << " % at " << i;
+    }
+  }
+}
+
 // Virtual microseconds for `batch` answers of kAnswer tokens through the engine. depth -1: adaptive.
 constexpr std::int64_t kAnswer = 600;
 struct Profile {
