@@ -4,6 +4,7 @@
 
 #include "server/generation_fields.h"
 #include "server/json_build.h"
+#include "server/thinking_signature.h"
 
 namespace fathom {
 namespace {
@@ -175,7 +176,11 @@ class MessageReader {
       if (type == "text") {
         take("text", text);
       } else if (type == "thinking") {
+        const std::size_t before = reasoning.size();
         take("thinking", reasoning);
+        if (reasoning.size() == before) {
+          reasoning += thinking_of_signature(json_text_of(block.find("signature"))).value_or("");
+        }
       } else if (type == "tool_use") {
         read_tool_use(block, at, calls);
       } else if (type != "redacted_thinking") {

@@ -27,7 +27,8 @@ struct AnthropicRequest {
 // tool_use,
 //   tool_result. Images and documents are refused; inside tool results they become "[Unsupported TYPE]", as the encoder
 //   has it.
-// - thinking: enabled, adaptive, disabled, between_tools (off too); display omitted leaves it out; where a request says
+// - thinking: enabled, adaptive, disabled, between_tools (off too); display omitted leaves the
+//   text to the block's signature; where a request says
 // nothing the API's own default holds: no thinking.
 //   budget_tokens, which enabled must have, means an effort: up to 4,096 low, up to 16,384 high, above max.
 // - stop_sequences, top_k, top_p, temperature (0 to 1 there, up to 2 here), tool_choice auto, any, tool, none,

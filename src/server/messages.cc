@@ -7,6 +7,7 @@
 #include "server/json_writer.h"
 #include "server/openai_json.h"
 #include "server/routes.h"
+#include "server/thinking_signature.h"
 
 namespace fathom {
 namespace {
@@ -19,8 +20,8 @@ class MessagesRenderer : public AnswerRenderer {
       : id_(make_id("msg_")),
         model_(call.server->options.model_names.front()),
         stops_(plan.request.stop_strings),
-        choice_(plan.request.reasoning_end.has_value(), plan.thinking.show_reasoning, plan.tools.parallel, plan.markup,
-                "toolu_"),
+        omits_thinking_(!plan.thinking.show_reasoning),
+        choice_(plan.request.reasoning_end.has_value(), true, plan.tools.parallel, plan.markup, "toolu_"),
         usage_(1) {
     usage_.set_prompt(0, static_cast<std::int64_t>(plan.request.prompt.size()));
   }
@@ -90,10 +91,10 @@ class MessagesRenderer : public AnswerRenderer {
   void close_block(std::string& sse) {
     if (block_ == Block::kNone) return;
     if (block_ == Block::kThinking) {
-      // The signature vouches for nothing here; clients want the event.
+      // It vouches for nothing here; clients want the event.
       write(sse, "content_block_delta", [this](JsonWriter& json) {
         json.member("index", block_index_).key("delta").begin_object();
-        json.member("type", "signature_delta").member("signature", "").end_object();
+        json.member("type", "signature_delta").member("signature", signature()).end_object();
       });
     }
     write(sse, "content_block_stop", [this](JsonWriter& json) { json.member("index", block_index_); });
@@ -127,6 +128,7 @@ class MessagesRenderer : public AnswerRenderer {
             json.member("type", "thinking").member("thinking", "").member("signature", "");
           });
         }
+        if (omits_thinking_) return;
         return write_delta(sse, "thinking_delta", "thinking", event.text);
       case EventKind::kContent:
         if (block_ != Block::kText) {
@@ -142,6 +144,8 @@ class MessagesRenderer : public AnswerRenderer {
       case EventKind::kToolCallEnd: return close_block(sse);
     }
   }
+
+  std::string signature() const { return omits_thinking_ ? thinking_signature(choice_.reasoning()) : std::string(); }
 
   std::string_view stop_reason() const {
     const FinishReason reason = choice_.finish()->reason;
@@ -159,7 +163,8 @@ class MessagesRenderer : public AnswerRenderer {
     const std::int64_t cached = usage_.cached_tokens();
     json.begin_object().member("input_tokens", usage_.prompt_tokens() - cached);
     json.member("cache_creation_input_tokens", 0).member("cache_read_input_tokens", cached);
-    json.member("output_tokens", usage_.completion_tokens()).end_object();
+    json.member("output_tokens", usage_.completion_tokens()).key("output_tokens_details").begin_object();
+    json.member("thinking_tokens", usage_.reasoning_tokens()).end_object().end_object();
   }
 
   void write_message(JsonWriter& json, bool whole) {
@@ -180,8 +185,8 @@ class MessagesRenderer : public AnswerRenderer {
   void write_blocks(JsonWriter& json) {
     const auto calls = choice_.calls();
     if (const std::string reasoning = choice_.reasoning(); !reasoning.empty()) {
-      json.begin_object().member("type", "thinking").member("thinking", reasoning).member("signature", "");
-      json.end_object();
+      json.begin_object().member("type", "thinking").member("thinking", omits_thinking_ ? "" : reasoning);
+      json.member("signature", signature()).end_object();
     }
     if (!choice_.content().empty()) {
       json.begin_object().member("type", "text").member("text", choice_.content()).end_object();
@@ -195,6 +200,7 @@ class MessagesRenderer : public AnswerRenderer {
   std::string id_;
   std::string model_;
   std::vector<std::string> stops_;
+  bool omits_thinking_;  // its blocks have the signature alone
   ChatChoice choice_;
   UsageSum usage_;
   bool begun_ = false;

@@ -207,14 +207,26 @@ class AnthropicAndResponsesTest(unittest.TestCase):
         self.assertEqual(count(q, say("system", [definition, definition])), count(q, tools=[self.TOOL]))
         body = {"max_tokens": 200, "temperature": 0, "messages": [say("user", f"⟦{self.TOOL_TEXT}⟧"), say("system", [definition])]}
         self.assertEqual(self.server.post("/v1/messages", body).json["stop_reason"], "tool_use")
-        # What a search for tools gave reads as text; thinking that is not to be shown is not.
+        # What a search for tools gave reads as text.
         use = say("assistant", [{"type": "tool_use", "id": "t", "name": "get_weather", "input": {}}])
         result = lambda part: say("user", [{"type": "tool_result", "tool_use_id": "t", "content": [part]}])
         self.assertEqual(count(q, use, result({"type": "tool_reference", "tool_name": "f"})), count(q, use, result({"type": "text", "text": "[tool_reference f]"})))
-        for display, kinds in (("summarized", ["thinking", "text"]), ("omitted", ["text"])):
-            whole, events = self.messages("hm</think>Hello.", thinking={"type": "adaptive", "display": display})
-            self.assertEqual([block["type"] for block in whole["content"]], kinds)
-            self.assertEqual([block["type"] for block in self.rebuild(events)[0]], kinds)
+        # Thinking that is not to be shown is in the signature, and read from there when the block comes back.
+        turns = {}
+        for display in ("summarized", "omitted"):
+            whole, events = self.messages("hm, é</think>Hello.", thinking={"type": "adaptive", "display": display})
+            blocks, delta = self.rebuild(events)
+            for data in [data for name, data in events if name == "content_block_delta" and data["delta"]["type"] == "signature_delta"]:
+                blocks[data["index"]]["signature"] += data["delta"]["signature"]
+            self.assertEqual(blocks, whole["content"])
+            self.assertEqual([(block["type"], block.get("thinking")) for block in blocks], [("thinking", "hm, é" if display == "summarized" else ""), ("text", None)])
+            self.assertGreater(delta["usage"]["output_tokens_details"]["thinking_tokens"], 2)
+            turns[display] = say("assistant", blocks)
+        seen = [count(q, turn, q, thinking={"type": "adaptive"}, tools=[self.TOOL]) for turn in (*turns.values(), say("assistant", "Hello."))]
+        self.assertEqual(seen[0], seen[1])
+        self.assertGreater(seen[0], seen[2], "with tools the reasoning of earlier turns stays")
+        foreign = say("assistant", [{"type": "thinking", "thinking": "", "signature": "EqQB"}, {"type": "text", "text": "Hello."}])
+        self.assertEqual(count(q, foreign, q, thinking={"type": "adaptive"}, tools=[self.TOOL]), seen[2])
         self.assertEqual(count(q, thinking={"type": "between_tools"}), count(q, thinking={"type": "disabled"}))
 
     def test_a_request_of_claude_code(self):
