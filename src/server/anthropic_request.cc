@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "server/deferred_tools.h"
 #include "server/generation_fields.h"
 #include "server/json_build.h"
 #include "server/thinking_signature.h"
@@ -21,10 +22,19 @@ void drop_billing_line(std::string& text) {
   text.erase(0, end == std::string::npos ? end : end + 1);
 }
 
+// The name in a tool_addition or a tool_removal.
+std::string changed_tool(const JsonValue& block) {
+  const JsonValue* tool = block.find("tool");
+  if (tool == nullptr) return {};
+  const JsonValue* definition = tool->find("definition");
+  return json_text_of((definition != nullptr ? definition : tool)->find("name"));
+}
+
 // One message of theirs becomes one or more of ours; `out` takes them.
 class MessageReader {
  public:
-  MessageReader(RequestFields& fields, JsonValue& out) : fields_(fields), out_(out) {}
+  MessageReader(RequestFields& fields, const DeferredTools& tools, JsonValue& out)
+      : fields_(fields), tools_(tools), out_(out) {}
 
   // is_past: a later message is the user's.
   void read(const JsonValue& message, const std::string& where, bool is_past) {
@@ -56,7 +66,7 @@ class MessageReader {
     role == "user" ? read_user(*content, where) : read_assistant(*content, where);
   }
 
-  // A string, or text blocks; where tools come and go among them: what comes is read by inline_tools, what goes stays.
+  // A string, or text blocks, and blocks of tools that come and go: the model reads of it, none is withdrawn.
   std::string read_system(const JsonValue& content, const std::string& where) {
     if (content.is(Kind::kString)) {
       std::string text = content.text;
@@ -70,7 +80,14 @@ class MessageReader {
     for (std::size_t i = 0; i < content.items.size(); ++i) {
       const JsonValue& block = content.items[i];
       const std::string type = type_of(block);
-      if (type == "tool_addition" || type == "tool_removal") continue;
+      if (type == "tool_addition" || type == "tool_removal") {
+        const std::string name = changed_tool(block);
+        if (name.empty()) continue;
+        text += text.empty() ? "" : "\n\n";
+        text +=
+            type == "tool_addition" ? tools_.text_of({&name, 1}) : "The tool " + name + " cannot be called any more.";
+        continue;
+      }
       const JsonValue* part = block.find("text");
       if (type != "text" || part == nullptr || !part->is(Kind::kString)) {
         fields_.fail(where + "[" + std::to_string(i) + "]", "expected a text block");
@@ -147,10 +164,13 @@ class MessageReader {
       }
     }
     JsonValue shown = content != nullptr ? *content : json_string("");
-    for (JsonValue& part : shown.items) {  // what a search for tools has found
-      if (type_of(part) == "tool_reference") {
-        part = json_text_part("[tool_reference " + json_text_of(part.find("tool_name")) + "]");
-      }
+    std::vector<std::string> found;  // by a search for tools
+    for (const JsonValue& part : shown.items) {
+      if (type_of(part) == "tool_reference") found.push_back(json_text_of(part.find("tool_name")));
+    }
+    if (!found.empty()) {
+      std::erase_if(shown.items, [](const JsonValue& part) { return type_of(part) == "tool_reference"; });
+      shown.items.push_back(json_text_part(tools_.text_of(found)));
     }
     JsonValue message = json_object();
     json_set(message, "role", json_string("tool"));
@@ -215,12 +235,13 @@ class MessageReader {
   }
 
   RequestFields& fields_;
+  const DeferredTools& tools_;
   JsonValue& out_;
 };
 
-JsonValue read_messages(RequestFields& fields) {
+JsonValue read_messages(RequestFields& fields, const DeferredTools& tools) {
   JsonValue out = json_array();
-  MessageReader reader(fields, out);
+  MessageReader reader(fields, tools, out);
   if (const JsonValue* system = fields.find("system")) {
     const std::string text = reader.read_system(*system, "system");
     if (!fields.failed() && !text.empty()) reader.add_system(text);
@@ -247,7 +268,7 @@ struct PlacedTool {
 };
 
 // Tools that stand among the messages, in system messages: {type: tool_addition, tool: {type: tool_definition,
-// definition}}. A reference names one of `tools`, which are all offered from the beginning.
+// definition}}. A reference names one of `tools`.
 std::vector<PlacedTool> inline_tools(RequestFields& fields) {
   std::vector<PlacedTool> out;
   const JsonValue* messages = fields.find("messages");
@@ -290,6 +311,7 @@ JsonValue translate_tool(RequestFields& fields, const JsonValue& tool, const std
     named.fail("input_schema", "found none, expected a JSON schema");
   }
   named.boolean("strict");
+  named.boolean("defer_loading");
   fields.absorb(named);
   JsonValue function = json_object();
   for (const auto& [from, to] : {std::pair{"name", "name"},
@@ -304,7 +326,8 @@ JsonValue translate_tool(RequestFields& fields, const JsonValue& tool, const std
   return entry;
 }
 
-JsonValue translate_tools(RequestFields& fields, std::vector<std::string>& places) {
+// `deferred`: the names of tools that are not to be shown from the beginning.
+JsonValue translate_tools(RequestFields& fields, std::vector<std::string>& places, std::set<std::string>& deferred) {
   JsonValue body = json_object();
   const JsonValue* tools = fields.array("tools");
   std::vector<PlacedTool> all;
@@ -320,7 +343,11 @@ JsonValue translate_tools(RequestFields& fields, std::vector<std::string>& place
       JsonValue entry = translate_tool(fields, *all[i].tool, all[i].where);
       if (fields.failed()) return body;
       // A tool that is added again is what it was.
-      if (!names.insert(json_text_of(all[i].tool->find("name"))).second && i >= num_declared) continue;
+      const std::string name = json_text_of(all[i].tool->find("name"));
+      const bool is_later = i >= num_declared;
+      if (!names.insert(name).second && is_later) continue;
+      const JsonValue* defers = all[i].tool->find("defer_loading");
+      if (is_later || (defers != nullptr && defers->is(Kind::kTrue))) deferred.insert(name);
       list.items.push_back(std::move(entry));
       places.push_back(all[i].where);
     }
@@ -430,16 +457,18 @@ std::optional<AnthropicRequest> read_anthropic(const JsonValue& body, const Serv
     fields.absorb(nested);
   }
   std::vector<std::string> places;
-  const JsonValue tool_body = translate_tools(fields, places);
+  std::set<std::string> deferred_names;
+  const JsonValue tool_body = translate_tools(fields, places, deferred_names);
   RequestFields tool_fields(tool_body);
   out.tools = read_tools(tool_fields, model.grammar != nullptr, places);
   fields.absorb(tool_fields);
-  const JsonValue messages = fields.failed() ? json_array() : read_messages(fields);
+  const DeferredTools deferred(out.tools.tools, deferred_names);
+  const JsonValue messages = fields.failed() ? json_array() : read_messages(fields, deferred);
   if (fields.failed()) {
     error = fields.error();
     return std::nullopt;
   }
-  const auto conversation = read_client_chat(messages, out.tools.tools);
+  const auto conversation = read_client_chat(messages, &deferred.shown());
   if (!conversation.ok()) {
     error = error_of(conversation.status());
     return std::nullopt;

@@ -457,9 +457,10 @@ std::optional<ResponsePlan> read_responses(const RouteCall& call, ApiError& erro
   };
   if (fields.failed()) return failed_with(fields.error());
 
-  const ResponsesInput items = read_responses_input(fields, instructions, *input);
+  const DeferredTools deferred(plan.tools.tools, tools.deferred);
+  const ResponsesInput items = read_responses_input(fields, instructions, deferred, *input);
   if (fields.failed()) return failed_with(fields.error());
-  const auto conversation = read_client_chat(items.messages, plan.tools.tools);
+  const auto conversation = read_client_chat(items.messages, &deferred.shown());
   if (!conversation.ok()) return failed_with(error_of(conversation.status()));
   plan.markup = call_markup(*conversation);
   if (auto failed = build_chat_prompt(model, *conversation, plan.thinking, plan.tools, "input", plan.request)) {

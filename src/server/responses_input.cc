@@ -55,7 +55,7 @@ bool is_client_output(std::string_view type) {
 // beside; one is put together from neighbours.
 class InputReader {
  public:
-  explicit InputReader(RequestFields& fields) : fields_(fields) {}
+  InputReader(RequestFields& fields, const DeferredTools& tools) : fields_(fields), tools_(tools) {}
 
   ResponsesInput read(const JsonValue& input) {
     if (input.is(Kind::kString)) {
@@ -103,7 +103,8 @@ class InputReader {
     } else if (type == "tool_search_call" || type == "tool_search_output") {
       read_search(item, type, where);
     } else if (type == "additional_tools") {
-      // Offered with the others; nothing is said.
+      const std::string told = tools_.text_of(names_for_model(*item.find("tools")));
+      if (!told.empty()) add("system", json_string(told));
     } else if (std::find(kSaysNothing.begin(), kSaysNothing.end(), type) != kSaysNothing.end()) {
       ignore(type);
     } else {
@@ -273,7 +274,7 @@ class InputReader {
     add_result(call_id.value_or(id.value_or("")), std::move(content));
   }
 
-  // What the client's search found is offered with the other tools; here are its call and their names.
+  // The client's search and what it found.
   void read_search(const JsonValue& item, const std::string& type, const std::string& where) {
     RequestFields sent(item, where + ".");
     const auto call_id = sent.string("call_id");
@@ -289,10 +290,7 @@ class InputReader {
       return add_call(std::string(kSearchTool), call_id.value_or(""),
                       arguments != nullptr ? *arguments : json_object());
     }
-    std::string found;
-    for (const auto& name : names_for_model(*sent.find("tools"))) {
-      found += (found.empty() ? "" : "\n") + ("[tool_reference " + name + "]");
-    }
+    const std::string found = tools_.text_of(names_for_model(*sent.find("tools")));
     add_result(call_id.value_or(""), json_string(found.empty() ? "no tool found" : found));
   }
 
@@ -334,6 +332,7 @@ class InputReader {
   }
 
   RequestFields& fields_;
+  const DeferredTools& tools_;
   JsonValue messages_ = json_array();
   bool open_ = false, has_text_ = false;  // an assistant message is being put together
   JsonValue text_ = json_array(), calls_ = json_array();
@@ -344,8 +343,8 @@ class InputReader {
 }  // namespace
 
 ResponsesInput read_responses_input(RequestFields& fields, const std::optional<std::string>& instructions,
-                                    const JsonValue& input) {
-  InputReader reader(fields);
+                                    const DeferredTools& tools, const JsonValue& input) {
+  InputReader reader(fields, tools);
   if (instructions && !instructions->empty()) reader.add("system", json_string(*instructions));
   return reader.read(input);
 }

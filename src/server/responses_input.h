@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "server/deferred_tools.h"
 #include "server/request_fields.h"
 #include "text/json_value.h"
 
@@ -21,7 +22,8 @@ struct ResponsesInput {
 // and results, whatever their tool. What another server's own tools did (mcp, code interpreter, file search) is a call
 // and its result, where the item holds the result; else it says nothing. Reasoning that another server encrypted
 // neither. What stands on a server (item_reference, compaction) is refused.
+// Tools that come up among the items are told of there.
 ResponsesInput read_responses_input(RequestFields& fields, const std::optional<std::string>& instructions,
-                                    const JsonValue& input);
+                                    const DeferredTools& tools, const JsonValue& input);
 
 }  // namespace fathom

@@ -94,6 +94,7 @@ struct ToolPlace {
 void offer(JsonValue function, CallTarget target, const ToolPlace& place, JsonValue& list, ResponsesTools& out) {
   const std::string name = json_text_of(function.find("name"));
   if (place.is_later && out.targets.contains(name)) return;
+  if (place.is_later) out.deferred.insert(name);
   out.targets.emplace(name, std::move(target));
   out.places.push_back(place.where);
   JsonValue entry = json_object();

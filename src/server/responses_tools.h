@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct ResponsesTools {
   std::vector<std::string> places;            // of the tools of `body`, for errors
   std::vector<std::string> ignored;           // the types of tools that only other servers have, each once
   std::map<std::string, CallTarget> targets;  // by the model's names
+  std::set<std::string> deferred;             // names of tools that come up among the items only
   std::vector<std::string> unenforced;        // of those, whose grammar the model is shown and not held to
 };
 
@@ -46,7 +48,7 @@ std::vector<std::string> names_for_model(const JsonValue& tools);
 // demands one by tool_choice is refused. A namespace holds tools that the client runs (agents send those of an MCP
 // server so): each is offered under a name with the namespace's. A custom tool's input is held to its grammar where
 // that is a regex, and shown its grammar where it is Lark's. A tool_search that the client executes is a function; what
-// it found stands in `input` (tool_search_output, and additional_tools) and is offered with the others. A failure is in
+// it found stands in `input` (tool_search_output, and additional_tools) and may be called too. A failure is in
 // `fields`.
 ResponsesTools translate_responses_tools(RequestFields& fields, bool strict_is_offered);
 

@@ -203,8 +203,22 @@ class AnthropicAndResponsesTest(unittest.TestCase):
         reference = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "get_weather"}}
         definition = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": self.TOOL}}
         removal = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "get_weather"}}
-        self.assertEqual(count(q, say("system", [reference, removal]), tools=[{**self.TOOL, "defer_loading": True}]), count(q, tools=[self.TOOL]))
-        self.assertEqual(count(q, say("system", [definition, definition])), count(q, tools=[self.TOOL]))
+        note = lambda text: say("system", text)
+        gone = "The tool get_weather cannot be called any more."
+        self.assertEqual(count(q, say("system", [reference, removal]), tools=[self.TOOL]), count(q, note("[tool_reference get_weather]\n\n" + gone), tools=[self.TOOL]))
+        self.assertEqual(count(q, say("system", [definition])), count(q, note("[tool_reference get_weather]"), tools=[self.TOOL]), "none else is at the head")
+        # Deferred: not at the head, whose prefix is found whatever comes up later, but defined where it comes up.
+        other, late = {"name": "now", "input_schema": {"type": "object"}}, {**self.TOOL, "defer_loading": True}
+        told = "<functions>\n<function>" + json.dumps({"name": "get_weather", "description": "d", "parameters": self.TOOL["input_schema"]}) + "</function>\n</functions>"
+        self.assertEqual(count(q, tools=[other, late]), count(q, tools=[other]))
+        self.assertEqual(count(q, say("system", [reference]), tools=[other, late]), count(q, note(told), tools=[other]))
+        self.assertEqual(count(q, say("system", [definition]), tools=[other]), count(q, note(told), tools=[other]))
+        searched = [say("assistant", [{"type": "tool_use", "id": "t", "name": "now", "input": {}}]),
+                    say("user", [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "tool_reference", "tool_name": "get_weather"}]}])]
+        as_text = [searched[0], say("user", [{"type": "tool_result", "tool_use_id": "t", "content": told}])]
+        self.assertEqual(count(q, *searched, tools=[other, late]), count(q, *as_text, tools=[other]))
+        body = {"max_tokens": 200, "temperature": 0, "messages": [q, *searched, say("user", f"⟦{self.TOOL_TEXT}⟧")], "tools": [other, late], "tool_choice": {"type": "any"}}
+        self.assertEqual(self.server.post("/v1/messages", body).json["content"][0]["name"], "get_weather")
         body = {"max_tokens": 200, "temperature": 0, "messages": [say("user", f"⟦{self.TOOL_TEXT}⟧"), say("system", [definition])]}
         self.assertEqual(self.server.post("/v1/messages", body).json["stop_reason"], "tool_use")
         # What a search for tools gave reads as text.
@@ -409,14 +423,18 @@ class AnthropicAndResponsesTest(unittest.TestCase):
         items = [{"role": "user", "content": "q"}, call, found, {"role": "user", "content": f"so? ⟦t</think>{self.call_of('mcp__a__get_weather', city='Oslo')}⟧"}]
         reply = self.server.post("/v1/responses", {**body, "input": items}).json
         self.assertEqual([reply["output"][-1].get(key) for key in ("type", "namespace", "name")], ["function_call", "mcp__a", "get_weather"])
-        # As functions that were there from the beginning, and the search's result as text.
+        # The search's result is text, the definitions of what it found: the prompt's head stays what it was.
+        defined = lambda name: json.dumps({"name": name, **{k: weather[k] for k in ("description", "parameters")}})
+        told = "<functions>\n" + "".join(f"<function>{defined(name)}</function>\n" for name in ("mcp__a__get_weather", "get_weather")) + "</functions>"
         plain = [items[0], {"type": "function_call", "call_id": "c", "name": "tool_search", "arguments": '{"query": "weather"}'},
-                 {"type": "function_call_output", "call_id": "c", "output": "[tool_reference mcp__a__get_weather]\n[tool_reference get_weather]"}, items[3]]
-        as_functions = [{"type": "function", "name": "tool_search", **{k: search[k] for k in ("description", "parameters")}}, {**weather, "name": "mcp__a__get_weather"}, weather]
+                 {"type": "function_call_output", "call_id": "c", "output": told}, items[3]]
+        as_functions = [{"type": "function", "name": "tool_search", **{k: search[k] for k in ("description", "parameters")}}]
         self.assertEqual(reply["usage"]["input_tokens"], self.prompt_of({"input": plain, "tools": as_functions}))
-        # Found again, or added: once.
-        twice = self.server.post("/v1/responses/input_tokens", {**body, "input": [*items[:3], {"type": "additional_tools", "role": "developer", "tools": [weather]}, items[3]]}).json["input_tokens"]
-        self.assertEqual(twice, reply["usage"]["input_tokens"])
+        # What is at the head already, and where nothing else is at the head.
+        added = {"type": "additional_tools", "role": "developer", "tools": [weather]}
+        for tools in ([weather], []):
+            self.assertEqual(self.prompt_of({"input": [items[0], added, items[0]], "tools": tools}),
+                             self.prompt_of({"input": [items[0], {"role": "system", "content": "[tool_reference get_weather]"}, items[0]], "tools": [weather]}))
         refused = self.server.post("/v1/responses", {"input": [items[0], {"type": "additional_tools", "tools": [{"type": "web_search"}]}], "tool_choice": "required"})
         self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "tool_choice"))
         hosted = [{"type": "tool_search_call", "execution": "server", "call_id": None, "arguments": {"paths": []}}, {"type": "tool_search_output", "execution": "server", "call_id": None, "tools": [weather]}]

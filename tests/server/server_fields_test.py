@@ -112,7 +112,7 @@ COUNTED = [
     ("messages[2].content[0].content", [5, True, {}], "r", USED), ("messages[2].content[0].content[0]", ["r", 5, {}, {"type": "text", "text": 5}], {"type": "image", "source": {}}, USED),
     ("tools", LIST, [THEIR_TOOL]), ("tools[0]", ["f", 5, True, []], THEIR_TOOL), ("tools[0].type", choice("web_search_20250305"), "custom", {"tools": [THEIR_TOOL]}),
     ("tools[0].name", [*TEXT, "", 'a"b'], "g", {"tools": [THEIR_TOOL]}), ("tools[0].description", TEXT, "e", {"tools": [THEIR_TOOL]}),
-    ("tools[0].input_schema", OBJECT, {}, {"tools": [THEIR_TOOL]}), ("tools[0].strict", BOOL, False, {"tools": [THEIR_TOOL]}),
+    ("tools[0].input_schema", OBJECT, {}, {"tools": [THEIR_TOOL]}), ("tools[0].strict", BOOL, False, {"tools": [THEIR_TOOL]}), ("tools[0].defer_loading", BOOL, True, {"tools": [THEIR_TOOL]}),
     ("tools[1].name", ["f"], None, {"tools": [THEIR_TOOL, copy.deepcopy(THEIR_TOOL)]}),
     ("tool_choice", OBJECT, {"type": "auto"}, {"tools": [THEIR_TOOL]}), ("tool_choice.type", choice(), "none", {"tools": [THEIR_TOOL]}),
     ("tool_choice", [{"type": "tool", "name": "g"}], {"type": "tool", "name": "f"}, {"tools": [THEIR_TOOL]}), ("tool_choice.name", TEXT, None, {"tools": [THEIR_TOOL], "tool_choice": {"type": "tool"}}),
