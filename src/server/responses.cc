@@ -83,6 +83,17 @@ class ResponsesRenderer : public AnswerRenderer {
     return out;
   }
 
+  // An event: clients that wait for one with a time-out (Codex) do not count comments.
+  std::string keep_alive() override {
+    std::string out;
+    if (begun_) {
+      write_progress(out, "response.in_progress");
+    } else {
+      begin(out);
+    }
+    return out;
+  }
+
   // Some clients hear the one, some the other.
   std::string error_event(const ApiError& error, std::string_view) override {
     std::string out;
@@ -130,12 +141,15 @@ class ResponsesRenderer : public AnswerRenderer {
   void begin(std::string& out) {
     if (begun_) return;
     begun_ = true;
-    for (const char* type : {"response.created", "response.in_progress"}) {
-      write(out, type, [this](JsonWriter& json) {
-        json.key("response");
-        write_response(json, "in_progress");
-      });
-    }
+    write_progress(out, "response.created");
+    write_progress(out, "response.in_progress");
+  }
+
+  void write_progress(std::string& out, std::string_view type) {
+    write(out, type, [this](JsonWriter& json) {
+      json.key("response");
+      write_response(json, "in_progress");
+    });
   }
 
   void take(const OutputEvent& event, std::string& out) {

@@ -410,6 +410,18 @@ class SlowStepsTest(unittest.TestCase):
         self.assertIn(b": keep-alive", data)
         self.assertIn(b'"one"', data)
 
+    def test_67_events_while_nothing_comes(self):
+        """On responses: clients that wait with a time-out wait for an event."""
+        reply = self.server.post("/v1/responses", {"instructions": "once more " + "word " * 14000, "input": "Say ⟦t</think>done⟧", "temperature": 0, "stream": True})
+        events = [json.loads(data) for _, data in reply.events]
+        types = [event["type"] for event in events]
+        begin = types.index("response.output_item.added")
+        self.assertEqual(types[:begin], ["response.created"] + ["response.in_progress"] * (begin - 1))
+        self.assertGreater(begin, 3)
+        self.assertEqual([event["sequence_number"] for event in events], list(range(len(events))))
+        self.assertEqual(events[-1]["response"]["output"][-1]["content"][0]["text"], "done")
+        self.assertNotIn(": keep-alive", reply.text)
+
     def test_69_leaving_during_prefill_and_decode(self):
         self.server.wait_idle()
         endless = {"prompt": "x", "max_tokens": 15000, "ignore_eos": True}
