@@ -40,6 +40,9 @@ struct EngineOptions {
   std::int32_t num_drafts = 0;  // drafts asked of the executor, a decode step; at most its limit
   // num_drafts is the most; each step's number follows from measured step times and acceptance (speculation.h).
   bool adaptive_drafts = false;
+  // Of masks of constraints that a step waits for, and that are made on the engine's thread. What takes longer is made
+  // beside it; its choice sits steps out meanwhile. < 0: all on the engine's thread.
+  std::int64_t mask_budget_us = 2000;
   TokenId eos_id = -1;  // -1: the tokenizer's; without a tokenizer, none
   bool prefix_cache = true;
   bool reuse_decoded = false;  // decoded blocks enter the prefix cache though the executor's classes differ
@@ -87,7 +90,8 @@ struct EngineStats {
   std::int64_t draft_alarms = 0;
   std::int32_t draft_depth = 0;  // asked for in the last step
   std::array<std::int64_t, kMaxDraft> accepted_per_position{};
-  double busy_us = 0;  // time inside steps
+  std::int64_t masks_beside = 0;  // steps' masks of a choice, made beside the engine's thread
+  double busy_us = 0;             // time inside steps
   // The same by what the host did (StepTrace), planning and answering included.
   double turn_us = 0, schedule_us = 0, prepare_us = 0, forward_us = 0, sample_us = 0, draft_us = 0, commit_us = 0,
          detokenise_us = 0;

@@ -8,53 +8,6 @@
 #include "engine/engine_thread.h"
 
 namespace fathom::engine_detail {
-namespace {
-
-void clear_bit(std::span<std::uint32_t> mask, TokenId id) {
-  const auto word = static_cast<std::size_t>(id) / 32;
-  if (id >= 0 && word < mask.size()) mask[word] &= ~(1u << (id % 32));
-}
-bool has_bit(std::span<const std::uint32_t> mask, TokenId id) {
-  return (mask[static_cast<std::size_t>(id) / 32] >> (id % 32) & 1) != 0;
-}
-
-}  // namespace
-
-// The masks of the choice's logits rows: row i stands behind the first i drafts.
-void EngineThread::fill_masks(Choice& choice, const SequenceState& state, std::int32_t num_rows,
-                              std::int32_t num_drafts) {
-  const Request& request = choice.request->request;
-  choice.spec.allowed = {};
-  const bool bars_end = !choice.output.may_end(0);
-  if (!bars_end && choice.constraint == nullptr) return;
-  const auto words = static_cast<std::size_t>(ceil_div(limits_.vocab_size, 32));
-  choice.mask.assign(words * static_cast<std::size_t>(num_rows), ~0u);
-  bool in_reasoning = choice.output.in_reasoning();
-  std::int32_t num_accepted = 0;  // drafts shown to the constraint, taken back below
-  // Rows before the verified ones are of the prompt: nothing is drawn there.
-  for (std::int32_t i = 0; i <= num_drafts; ++i) {
-    const std::span<std::uint32_t> mask =
-        std::span(choice.mask).subspan(words * static_cast<std::size_t>(num_rows - 1 - num_drafts + i), words);
-    if (choice.constraint != nullptr && !in_reasoning && !choice.constraint->next_mask(mask)) {
-      std::fill(mask.begin(), mask.end(), ~0u);
-    }
-    if (!choice.output.may_end(i)) {
-      if (!request.ignore_eos) clear_bit(mask, eos_id_);
-      for (TokenId id : request.stop_token_ids) clear_bit(mask, id);
-    }
-    if (i == num_drafts) break;
-    const TokenId draft = state.tokens[static_cast<std::size_t>(state.num_known + i)];
-    if (!has_bit(mask, draft)) break;  // it will not be drawn, so the rows behind it do not count
-    if (in_reasoning) {
-      in_reasoning = draft != *request.reasoning_end;
-    } else if (choice.constraint != nullptr) {
-      if (!choice.constraint->accept(draft).ok()) break;
-      ++num_accepted;
-    }
-  }
-  if (num_accepted > 0) choice.constraint->rollback(num_accepted);
-  choice.spec.allowed = choice.mask;
-}
 
 // Drafts that this step is to propose for each sequence that it draws a token for.
 std::int32_t EngineThread::plan_depth(StepPlan& plan) {
@@ -141,7 +94,8 @@ void EngineThread::fill_samples(StepPlan& plan) {
     spec.prompt_ids = tokens.first(static_cast<std::size_t>(state.num_prompt));
     spec.output_ids = tokens.subspan(static_cast<std::size_t>(state.num_prompt));
     spec.forced = {};
-    fill_masks(choice, state, step.num_logits, step.num_drafts);
+    spec.allowed = {};
+    if (draws) fill_masks(choice, state, step.num_logits, step.num_drafts);
     SampleSpec planned = spec;
     if (state.spec.prompt_logits && !state.prompt_done) {
       planned.num_logprobs = std::max(spec.num_logprobs, request.num_prompt_logprobs);
@@ -172,6 +126,7 @@ bool EngineThread::run_step() {
   begin_trace();
   const std::int64_t begin = now_us();
   end_step_time(begin);
+  take_masks();
   StepPlan& plan = scheduler_.plan();
   if (plan.sequences.empty()) return false;
   note_admissions();
@@ -336,9 +291,11 @@ void EngineThread::commit_step(const StepPlan& plan, const StepResult& result, s
 }
 
 void EngineThread::give_outputs() {
+  step_masks_us_ = 0;
   for (const Output& output : outputs_) {
     const std::int64_t before = counts_.generation_tokens;
     give_output(*output.choice, output.tokens);  // may end the choice
+    if (!output.choice->finished) begin_masks(*output.choice);
     const auto num_used = static_cast<std::int32_t>(counts_.generation_tokens - before);
     if (last_step_) {
       last_step_->num_tokens += num_used;
@@ -361,14 +318,14 @@ void EngineThread::give_output(Choice& choice, std::span<const SampledToken> tok
   for (SampledToken token : tokens) {
     if (token.token < 0) {
       choice.output.finish(delta);
-      const bool constrained = choice.constraint != nullptr && !choice.output.in_reasoning();
+      const bool constrained = choice.is_constrained && !choice.output.in_reasoning();
       return finish_choice(choice, std::move(delta), FinishReason::kError, nullptr,
                            constrained ? failed_precondition("no token may come next: the constraint allows none")
                                        : internal_error("no token may come next: the logits are not numbers"));
     }
     ++counts_.generation_tokens;
     const bool ends = token.token == eos_id_ && !request.ignore_eos;
-    if (choice.constraint != nullptr && !choice.output.in_reasoning() && !ends) {
+    if (choice.is_constrained && !choice.output.in_reasoning() && !ends) {
       if (const Status status = choice.constraint->accept(token.token); !status.ok()) {
         choice.output.finish(delta);
         return finish_choice(choice, std::move(delta), FinishReason::kError, nullptr, status);

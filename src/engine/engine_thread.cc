@@ -172,6 +172,7 @@ void EngineThread::handle(Command& command) {
   switch (command.kind) {
     case Command::Kind::kSubmit: start(command); return;
     case Command::Kind::kFlushCache: scheduler_.flush_prefix_cache(); return;
+    case Command::Kind::kMasksDone: return;  // taken before the next plan
     case Command::Kind::kShutdown:
       end_all(FinishReason::kShutdown, unavailable("the server is shutting down"));
       stopping_ = true;
@@ -213,6 +214,7 @@ void EngineThread::start_request(std::unique_ptr<ActiveRequest> owned, std::uint
     choice->index = first_choice + i;
     choice->sequence = SequenceId(next_sequence_++);
     if (request.make_constraint) choice->constraint = request.make_constraint();
+    choice->is_constrained = choice->constraint != nullptr;
     choice->usage.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
     choice->usage.seed = seed;
     choice->times.submitted_us = submitted_us;
@@ -244,6 +246,7 @@ void EngineThread::start_request(std::unique_ptr<ActiveRequest> owned, std::uint
     choices_.emplace(choice->sequence, choice.get());
     active.choices.push_back(std::move(choice));
     scheduler_.add(std::move(sequence));
+    begin_masks(*active.choices.back());  // while the prompt is computed
   }
   collect_events(submitted_us);
   if (!fault_.ok()) end_request(active, FinishReason::kError, fault_);
@@ -298,6 +301,7 @@ void EngineThread::finish_choice(Choice& choice, Delta delta, FinishReason reaso
   const auto cause = std::max_element(choice.stalls_us.begin(), choice.stalls_us.end(),
                                       [](const auto& a, const auto& b) { return a.second < b.second; });
   if (cause != choice.stalls_us.end()) choice.times.stalled_by = cause->first;
+  drop_masks(choice);
   scheduler_.finish(choice.sequence, reason == FinishReason::kCancelled);
   collect_events(choice.times.finished_us);
   // Before the reader hears of the end: whoever has the answer finds its whole time line, and itself in the statistics.

@@ -16,6 +16,7 @@
 
 #include "engine/engine.h"
 #include "engine/event_ring.h"
+#include "engine/mask_workers.h"
 #include "engine/output_processor.h"
 #include "engine/scheduler.h"
 #include "engine/scheduler_log.h"
@@ -57,7 +58,11 @@ class EngineThread {
     std::int32_t index = 0;
     SequenceId sequence;
     OutputProcessor output;
-    std::unique_ptr<TokenConstraint> constraint;
+    bool is_constrained = false;
+    std::unique_ptr<TokenConstraint> constraint;  // null while its masks are made beside this thread
+    std::shared_ptr<MaskJob> mask_job;
+    bool masks_made = false;  // those of the next step lie in mask_job
+    double mask_us = -1;      // that its masks of one step are expected to take; < 0: not known
     SampleSpec spec;
     std::vector<std::uint32_t> mask;  // [logits rows, words]
     std::vector<TokenId> forced;      // [logits rows]
@@ -99,6 +104,10 @@ class EngineThread {
   void account_drafts(Choice& choice, const SequenceStep& step, const SequenceResult& got);
   void begin_step_time(const StepPlan& plan, const StepResult& result, std::int64_t begin_us);
   void end_step_time(std::int64_t next_begin_us);
+  static bool is_constrained(const Choice& choice, std::span<const TokenId> drafts);
+  void begin_masks(Choice& choice);
+  void take_masks();
+  void drop_masks(Choice& choice);
   void fill_masks(Choice& choice, const SequenceState& state, std::int32_t num_rows, std::int32_t num_drafts);
   void fail(const Status& error);
   void commit_step(const StepPlan& plan, const StepResult& result, std::int64_t begin_us);
@@ -143,8 +152,11 @@ class EngineThread {
     std::span<const SampledToken> tokens;
     std::int32_t num_drafts;
   };
-  std::vector<Output> outputs_;  // of the step
-  std::vector<TokenId> ids_;     // of one of its sequences
+  std::vector<Output> outputs_;                // of the step
+  std::unique_ptr<MaskWorkers> mask_workers_;  // from the first constrained choice on
+  std::vector<Choice*> masking_;               // whose masks are made there
+  double step_masks_us_ = 0;                   // expected of masks made on this thread before the next step
+  std::vector<TokenId> ids_;                   // of one of its sequences
   TracedStep trace_;
   bool tracing_ = false;                // this step goes into the capture
   std::int64_t last_step_end_us_ = -1;  // -1: the engine has slept since

@@ -19,7 +19,7 @@ namespace fathom {
 
 using RequestId = Id<struct RequestTag, std::int64_t>;  // never reused in a process
 
-// Bounds an answer's tokens: a grammar. One object per choice, used by the engine thread alone. Where the
+// Bounds an answer's tokens: a grammar. One object per choice, used by one thread at a time. Where the
 // request has a reasoning part, the constraint begins after it.
 class TokenConstraint {
  public:

@@ -133,6 +133,11 @@ void Scheduler::set_paused(SequenceId id, bool paused) {
   get(id).paused = paused;
 }
 
+void Scheduler::set_held(SequenceId id, bool held) {
+  if (log_ != nullptr) log_->held(id, held);
+  get(id).held = held;
+}
+
 void Scheduler::set_drafts(SequenceId id, std::span<const TokenId> drafts) {
   Sequence& sequence = get(id);
   if (log_ != nullptr) log_->drafts(id, drafts);

@@ -54,6 +54,7 @@ struct SequenceState {
   std::int64_t length = 0;  // tokens in the cache
   bool running = false;     // has a state slot
   bool paused = false;
+  bool held = false;
   bool prompt_done = false;        // the prompt's last row was computed once
   std::int64_t cached_tokens = 0;  // of the first admission's prefix hit
   std::int32_t num_preemptions = 0;
@@ -83,6 +84,8 @@ class Scheduler {
   void finish(SequenceId id, bool cancelled = false);
   // A paused sequence does not decode, and gives way first when memory runs out.
   void set_paused(SequenceId id, bool paused);
+  // A held sequence takes no step that draws from it; its prompt is computed up to the last token.
+  void set_held(SequenceId id, bool held);
   // The drafts of the sequence's next step (at most kMaxDraft; none where they do not fit).
   void set_drafts(SequenceId id, std::span<const TokenId> drafts);
   // null: not known (any more).

@@ -87,6 +87,9 @@ void SchedulerLog::finish(SequenceId id, bool cancelled) const {
 void SchedulerLog::paused(SequenceId id, bool paused) const {
   sink_("pause " + std::to_string(id.value) + (paused ? " 1\n" : " 0\n"));
 }
+void SchedulerLog::held(SequenceId id, bool held) const {
+  sink_("hold " + std::to_string(id.value) + (held ? " 1\n" : " 0\n"));
+}
 void SchedulerLog::drafts(SequenceId id, std::span<const TokenId> drafts) const {
   std::ostringstream out;
   out << "drafts " << id.value;
@@ -189,9 +192,14 @@ class Replay {
       return "";
     }
     bool flag = false;
-    if (!(line >> flag) || (what != "finish" && what != "pause")) return "found '" + what + "', which is no call";
+    if (!(line >> flag) || (what != "finish" && what != "pause" && what != "hold"))
+      return "found '" + what + "', which is no call";
     if (what == "pause") {
       scheduler_->set_paused(id, flag);
+      return "";
+    }
+    if (what == "hold") {
+      scheduler_->set_held(id, flag);
       return "";
     }
     if (next_ < steps_.size() && std::any_of(

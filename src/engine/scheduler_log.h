@@ -25,6 +25,7 @@ class SchedulerLog {
   void add(const SequenceSpec& spec) const;
   void finish(SequenceId id, bool cancelled) const;
   void paused(SequenceId id, bool paused) const;
+  void held(SequenceId id, bool held) const;
   void drafts(SequenceId id, std::span<const TokenId> drafts) const;
   void plan(const StepPlan& plan) const;
   void commit(SequenceId id, std::span<const TokenId> new_tokens) const;

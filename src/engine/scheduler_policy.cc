@@ -79,7 +79,7 @@ void Scheduler::preempt(Sequence& sequence) {
 void Scheduler::plan_decodes() {
   std::vector<Sequence*> order;
   for (Sequence* sequence : running_) {
-    if (!in_prefill(*sequence) && !sequence->paused) order.push_back(sequence);
+    if (!in_prefill(*sequence) && !sequence->paused && !sequence->held) order.push_back(sequence);
   }
   // Each running sequence has a row with logits for certain; drafts share the rest.
   std::int64_t draft_rows = std::min<std::int64_t>(limits_.max_rows, limits_.max_logits_rows) -
@@ -290,7 +290,7 @@ std::int64_t Scheduler::prefill_budget(std::size_t num_prefills) const {
 
 // How many of the sequence's next rows, at most `limit`, may stand in one step.
 std::int64_t Scheduler::chunk_rows(const Sequence& sequence, std::int64_t limit) const {
-  std::int64_t rows = std::min(limit, sequence.pending_rows());
+  std::int64_t rows = std::min(limit, sequence.pending_rows() - (sequence.held ? 1 : 0));
   // A row of the prompt and a decoded one are of different classes.
   if (sequence.length < sequence.num_prompt) rows = std::min(rows, sequence.num_prompt - sequence.length);
   // At a resume point the state rows are saved between two steps.

@@ -18,7 +18,7 @@ namespace fathom::engine_detail {
 class StreamState;
 
 struct Command {
-  enum class Kind { kSubmit, kCancel, kContinue, kFlushCache, kShutdown };
+  enum class Kind { kSubmit, kCancel, kContinue, kFlushCache, kMasksDone, kShutdown };
   Kind kind = Kind::kSubmit;
   RequestId id;
   // kSubmit only.
