@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/regex_counts.h"
 #include "grammar/schema_places.h"
 #include "grammar/schema_recursion.h"
 
@@ -73,7 +74,17 @@ class Value {
     }
     if (!may_be_text(schema)) return true;
     ++num_texts_;
-    if (!schema.contains("type") || !has_bounds(schema)) return true;
+    if (!schema.contains("type")) return true;
+    if (schema.contains("pattern") && schema["pattern"].is_string() && !has_bounds(schema) &&
+        !schema.contains("format")) {
+      const auto counted = counted_class(schema["pattern"].get_ref<const std::string&>());
+      if (!counted) return true;
+      bounds_ = counted->bounds;
+      has_any_ = true;
+      schema["pattern"] = "^" + counted->characters + "*$";
+      return true;
+    }
+    if (!has_bounds(schema)) return true;
     if (schema.contains("pattern") || schema.contains("format")) return false;
     for (const auto& [key, bound] :
          {std::pair<const char*, std::int64_t*>{"minLength", &bounds_.least}, {"maxLength", &bounds_.most}}) {

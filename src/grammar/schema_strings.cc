@@ -14,28 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// In characters that the library's own reader of patterns takes: it quotes what it matches as JSON does, and the other
-// one, which it falls back to beyond ASCII, does not.
-std::string as_ascii(std::string_view regex) {
-  std::string out;
-  while (!regex.empty()) {
-    const auto lead = static_cast<unsigned char>(regex.front());
-    const std::size_t size = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    unsigned code = size == 1 ? lead : lead & (0x7Fu >> size);
-    for (std::size_t i = 1; i < size && i < regex.size(); ++i) {
-      code = code << 6 | (static_cast<unsigned char>(regex[i]) & 0x3F);
-    }
-    if (size == 1 && lead >= 0x20 && lead <= 0x7E) {
-      out += regex.front();
-    } else {
-      char digits[8];
-      out += "\\u{" + std::string(digits, std::to_chars(digits, digits + sizeof digits, code, 16).ptr) + "}";
-    }
-    regex.remove_prefix(std::min(size, regex.size()));
-  }
-  return out;
-}
-
 // Null where there is none, or the library has to refuse it.
 const Json* bound_of(const Json& schema, const char* key) {
   return schema.contains(key) && schema[key].is_number_unsigned() && schema[key] <= INT32_MAX ? &schema[key] : nullptr;
@@ -166,6 +144,26 @@ class Arguments {
 };
 
 }  // namespace
+
+std::string as_ascii(std::string_view regex) {
+  std::string out;
+  while (!regex.empty()) {
+    const auto lead = static_cast<unsigned char>(regex.front());
+    const std::size_t size = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    unsigned code = size == 1 ? lead : lead & (0x7Fu >> size);
+    for (std::size_t i = 1; i < size && i < regex.size(); ++i) {
+      code = code << 6 | (static_cast<unsigned char>(regex[i]) & 0x3F);
+    }
+    if (size == 1 && lead >= 0x20 && lead <= 0x7E) {
+      out += regex.front();
+    } else {
+      char digits[8];
+      out += "\\u{" + std::string(digits, std::to_chars(digits, digits + sizeof digits, code, 16).ptr) + "}";
+    }
+    regex.remove_prefix(std::min(size, regex.size()));
+  }
+  return out;
+}
 
 std::vector<std::string> spell_out_strings(Json& schema, StringPlaces where) {
   std::vector<std::string> patterns;

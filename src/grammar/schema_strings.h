@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -18,6 +19,10 @@ enum class StringPlaces : std::uint8_t {
 // length of bare strings, so that the library's grammar of them holds what it should: its own bare strings hold the
 // closing tag, which would end them early, unseen. Gives the patterns that stood in JSON, as they are written now.
 std::vector<std::string> spell_out_strings(nlohmann::ordered_json& schema, StringPlaces places);
+
+// In characters that the library's own reader of patterns takes: it quotes what it matches as JSON does, and the other
+// one, which it falls back to beyond ASCII, does not.
+std::string as_ascii(std::string_view regex);
 
 // Fails unless whatever fits the schema is an object, as the arguments of a call are.
 Status check_objects_only(const nlohmann::ordered_json& schema);

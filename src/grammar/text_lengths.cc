@@ -70,10 +70,9 @@ bool TextLengths::fits(std::string_view bytes) const {
   return add_all(state, bytes);
 }
 
-void TextLengths::push(std::string_view bytes) {
-  State state = now();
-  add_all(state, bytes);
-  states_.push_back(std::move(state));
+bool TextLengths::push(std::string_view bytes) {
+  states_.push_back(State(now()));
+  return add_all(states_.back(), bytes);
 }
 
 void TextLengths::pop(std::int32_t num_tokens) {

@@ -43,8 +43,8 @@ class TextLengths {
 
   // Whether the bytes keep all bounds, as what comes next.
   bool fits(std::string_view bytes) const;
-  // The bytes of one token more, which fit.
-  void push(std::string_view bytes);
+  // The bytes of one token more. False: they do not fit, and are to be popped.
+  bool push(std::string_view bytes);
   // The last tokens did not come after all.
   void pop(std::int32_t num_tokens);
   // Clears the bits of tokens that do not fit. What is left can always be ended within the bounds.

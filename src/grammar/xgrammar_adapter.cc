@@ -18,6 +18,7 @@
 #include "grammar/grammar.h"
 #include "grammar/json_in_calls.h"
 #include "grammar/regex_check.h"
+#include "grammar/regex_counts.h"
 #include "grammar/schema_enforcement.h"
 #include "grammar/schema_lengths.h"
 #include "grammar/schema_recursion.h"
@@ -135,13 +136,13 @@ class Matcher final : public GrammarMatcher {
     const Mask* also = mask_beside();
     const auto id = static_cast<std::size_t>(token);
     const std::vector<std::string>& bytes = compiled().vocabulary->token_bytes;
-    const bool is_barred = (also != nullptr && id / 32 < also->size() && ((*also)[id / 32] >> (id % 32) & 1u) == 0) ||
-                           (lengths_ && id < bytes.size() && !lengths_->fits(bytes[id]));
-    if (is_barred || !matcher_.AcceptToken(token)) {
+    const bool is_barred = id >= bytes.size() || (also != nullptr && ((*also)[id / 32] >> (id % 32) & 1u) == 0);
+    const bool is_counted = !is_barred && lengths_;
+    if (is_barred || (is_counted && !lengths_->push(bytes[id])) || !matcher_.AcceptToken(token)) {
+      if (is_counted) lengths_->pop(1);
       return failed_precondition("token " + std::to_string(token) + " does not fit the answer's grammar");
     }
     if (compiled().kind == GrammarKind::kToolCalls) calls_.push(bytes[id]);
-    if (lengths_) lengths_->push(bytes[id]);
     return {};
   }
 
@@ -269,7 +270,7 @@ bool has_dead_ends(const xgrammar::FSMWithStartEnd& automaton) {
 Status check_quotable(const std::vector<std::string>& patterns) {
   for (const std::string& pattern : patterns) {
     try {
-      auto made = xgrammar::GrammarFSMBuilder::Regex(pattern, true);
+      auto made = xgrammar::GrammarFSMBuilder::Regex(small_counts(pattern), true);
       if (made.IsErr()) return invalid_argument("\"pattern\": " + words_of(std::move(made).UnwrapErr()));
       const auto automaton = std::move(made).Unwrap();
       std::unordered_set<int> states;
@@ -343,6 +344,7 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
 
  private:
   static constexpr std::size_t kMostGrammars = 256;
+  static constexpr std::size_t kMostAutomatonSize = 1000;  // it takes time with the square of its size
 
   struct Job {
     std::shared_future<Product> product;
@@ -361,13 +363,25 @@ class Workshop : public std::enable_shared_from_this<Workshop> {
     }
   }
 
+  // As rules a large count is unrolled in part, which takes seconds for a class of many characters, and each mask may
+  // take a tenth of one. As the library's automaton it is a number.
+  static xgrammar::Grammar convert_regex(const std::string& regex) {
+    if (has_large_count(regex) && check_regex(small_counts(regex), kMostAutomatonSize).ok()) {
+      const std::string ascii = as_ascii(regex);
+      if (!xgrammar::GrammarFSMBuilder::Regex(small_counts(ascii), false).IsErr()) {
+        return xgrammar::Grammar::FromEBNF("root ::= Regex(" + Json(close_counts(ascii)).dump() + ")");
+      }
+    }
+    return xgrammar::Grammar::FromRegex(regex);
+  }
+
   // Converted here rather than within the library's cache, which would hide what it warned of the first time.
   static xgrammar::Grammar convert(const GrammarSpec& spec, TextBounds& bounds) {
     switch (spec.kind) {
       case GrammarKind::kJsonObject:
         return xgrammar::Grammar::FromJSONSchema(R"({"type": "object"})", true, std::nullopt, std::nullopt, false);
       case GrammarKind::kJsonSchema: return xgrammar::Grammar::FromJSONSchema(spec.source);
-      case GrammarKind::kRegex: return xgrammar::Grammar::FromRegex(spec.source);
+      case GrammarKind::kRegex: return convert_regex(spec.source);
       case GrammarKind::kToolCalls: break;
     }
     Json source = Json::parse(spec.source);
