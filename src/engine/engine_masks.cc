@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread_time.h"
 #include "base/units.h"
 #include "engine/engine_thread.h"
 

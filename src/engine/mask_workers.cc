@@ -1,11 +1,9 @@
 #include "engine/mask_workers.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
+#include "base/thread_time.h"
 
 namespace fathom::engine_detail {
 
@@ -27,12 +25,6 @@ void fill_constraint_masks(TokenConstraint& constraint, std::span<const TokenId>
     }
   }
   if (num_accepted > 0) constraint.rollback(num_accepted);
-}
-
-double thread_time_us() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
 }
 
 MaskWorkers::MaskWorkers(std::function<void()> on_long_done) : on_long_done_(std::move(on_long_done)) {

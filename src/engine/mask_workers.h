@@ -22,9 +22,6 @@ namespace fathom::engine_detail {
 void fill_constraint_masks(TokenConstraint& constraint, std::span<const TokenId> drafts, bool in_reasoning,
                            std::optional<TokenId> reasoning_end, std::span<std::uint32_t> masks);
 
-// Processor time of this thread: what a mask costs does not depend on what else the machine does.
-double thread_time_us();
-
 // The masks of a choice's next step.
 struct MaskJob {
   // Set before post(); the constraint is the job's until it is done.
