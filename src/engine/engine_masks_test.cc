@@ -210,8 +210,8 @@ TEST(EngineMasks, AnEndDoesNotWaitForAMask) {
 
 TEST(EngineMasks, LongOnesLeaveAThreadToShortOnes) {
   Gate gate;
-  std::atomic<int> num_long_done{0};
-  MaskWorkers workers([&] { ++num_long_done; });
+  std::atomic<int> num_late{0};
+  MaskWorkers workers([&] { ++num_late; });
   const auto job = [](Gate* at, bool is_long) {
     auto made = std::make_shared<MaskJob>();
     made->constraint = std::make_unique<Thirds>(at);
@@ -227,7 +227,7 @@ TEST(EngineMasks, LongOnesLeaveAThreadToShortOnes) {
     workers.wait_for_short(seconds(60));
     EXPECT_TRUE(workers.is_done(*short_one));
   }
-  // One that takes too long to be waited for is a long one from then on.
+  // One that takes too long is not waited for again.
   const auto stuck = job(&gate, false), last = job(nullptr, false);
   workers.post(stuck);
   workers.wait_for_short(std::chrono::microseconds(0));
@@ -235,8 +235,8 @@ TEST(EngineMasks, LongOnesLeaveAThreadToShortOnes) {
   workers.drop(*long_ones.back());
   gate.open();
   const auto end = std::chrono::steady_clock::now() + seconds(60);
-  while (num_long_done < 20 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-  EXPECT_EQ(num_long_done, 20);  // all but the dropped one, and the one that became long
+  while (num_late < 20 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_EQ(num_late, 20);  // all but the dropped one, and the one that took too long
   EXPECT_TRUE(workers.is_done(*stuck));
   EXPECT_FALSE(workers.is_done(*long_ones.back()));
   workers.post(last);

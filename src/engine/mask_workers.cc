@@ -27,7 +27,7 @@ void fill_constraint_masks(TokenConstraint& constraint, std::span<const TokenId>
   if (num_accepted > 0) constraint.rollback(num_accepted);
 }
 
-MaskWorkers::MaskWorkers(std::function<void()> on_long_done) : on_long_done_(std::move(on_long_done)) {
+MaskWorkers::MaskWorkers(std::function<void()> on_late) : on_late_(std::move(on_late)) {
   const unsigned num_threads = std::clamp(std::thread::hardware_concurrency() / 4, 2u, 8u);
   for (unsigned i = 0; i < num_threads; ++i) threads_.emplace_back([this] { run(); });
 }
@@ -46,6 +46,7 @@ void MaskWorkers::post(std::shared_ptr<MaskJob> job) {
   {
     const std::lock_guard lock(mutex_);
     job->done = false;
+    job->is_awaited = !job->is_long;
     waiting_.push_back(std::move(job));
   }
   posted_.notify_one();
@@ -61,17 +62,17 @@ void MaskWorkers::drop(const MaskJob& job) {
   std::erase_if(waiting_, [&job](const auto& one) { return one.get() == &job; });
 }
 
-bool MaskWorkers::has_short() const {
-  const auto is_short = [](const auto& job) { return !job->is_long; };
-  return std::any_of(waiting_.begin(), waiting_.end(), is_short) ||
-         std::any_of(running_.begin(), running_.end(), is_short);
+bool MaskWorkers::has_awaited() const {
+  const auto is_awaited = [](const auto& job) { return job->is_awaited; };
+  return std::any_of(waiting_.begin(), waiting_.end(), is_awaited) ||
+         std::any_of(running_.begin(), running_.end(), is_awaited);
 }
 
 void MaskWorkers::wait_for_short(std::chrono::microseconds budget) {
   std::unique_lock lock(mutex_);
-  if (done_.wait_for(lock, budget, [this] { return !has_short(); })) return;
-  for (const auto& job : waiting_) job->is_long = true;
-  for (const auto& job : running_) job->is_long = true;
+  if (done_.wait_for(lock, budget, [this] { return !has_awaited(); })) return;
+  for (const auto& job : waiting_) job->is_awaited = false;
+  for (const auto& job : running_) job->is_awaited = false, job->is_long = true;
 }
 
 // Short ones first; long ones leave a thread to them.
@@ -102,16 +103,14 @@ void MaskWorkers::run() {
     lock.lock();
     job->us = us;
     job->done = true;
-    const bool was_long = job->is_long;
+    const bool was_long = job->is_long, is_late = !job->is_awaited;
     std::erase(running_, job);
     done_.notify_all();
     lock.unlock();
     // Nobody waits for it: its constraint goes here.
     job.reset();
-    if (was_long) {
-      posted_.notify_one();  // another long one may begin
-      on_long_done_();
-    }
+    if (was_long) posted_.notify_one();  // another long one may begin
+    if (is_late) on_late_();
     lock.lock();
   }
 }

@@ -29,8 +29,9 @@ struct MaskJob {
   std::vector<TokenId> drafts;
   bool in_reasoning = false;
   std::optional<TokenId> reasoning_end;
-  bool is_long = false;              // not to be waited for. Theirs from post() on
+  bool is_long = false;              // expected to take long
   std::vector<std::uint32_t> masks;  // [1 + drafts, words], all ones
+  bool is_awaited = false;           // theirs: somebody waits for it, or will
   // Read when is_done().
   double us = 0;
   bool done = false;
@@ -38,8 +39,8 @@ struct MaskJob {
 
 class MaskWorkers {
  public:
-  // on_long_done is called by a worker when a long job is done.
-  explicit MaskWorkers(std::function<void()> on_long_done);
+  // on_late is called by a worker when a job is done that nobody waits for.
+  explicit MaskWorkers(std::function<void()> on_late);
   // Lets go of what has not begun, and waits for what has.
   ~MaskWorkers();
   MaskWorkers(const MaskWorkers&) = delete;
@@ -49,15 +50,15 @@ class MaskWorkers {
   bool is_done(const MaskJob& job) const;
   // Not begun: it never will be. Begun: it ends unseen.
   void drop(const MaskJob& job);
-  // Until no short job is left, at most `budget`: what is left then is long.
+  // Until no short job is left, at most `budget`: what is left then is not waited for again, and long if it has begun.
   void wait_for_short(std::chrono::microseconds budget);
 
  private:
   void run();
   std::shared_ptr<MaskJob> take_next();
-  bool has_short() const;
+  bool has_awaited() const;
 
-  const std::function<void()> on_long_done_;
+  const std::function<void()> on_late_;
   mutable std::mutex mutex_;
   std::condition_variable posted_, done_;
   std::deque<std::shared_ptr<MaskJob>> waiting_;
