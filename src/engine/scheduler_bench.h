@@ -116,6 +116,7 @@ class SchedulerBench {
       EXPECT_NE(state, nullptr);
       if (!state->running) {
         EXPECT_EQ(state->length, 0);
+        EXPECT_EQ(std::ssize(state->tokens), state->num_known) << "drafts go with the cache";
         continue;
       }
       most_context += (state->length + 9 + 127) / 128 + 1;
