@@ -3,7 +3,6 @@
 #include <optional>
 #include <vector>
 
-#include "engine/device_drafts.h"
 #include "engine/draft_pass.h"
 #include "engine/draft_sampler.h"
 
@@ -40,13 +39,9 @@ class DsparkDrafter final : public Drafter {
     previous_.resize(at(most_blocks_));
     indices_.resize(at(most_blocks_));
     if (backend.is_host_memory()) return {};
-    const std::int64_t vocab = model_.config().vocab_size;
-    FATHOM_ASSIGN_OR_RETURN(DeviceDrafts drafts,
-                            DeviceDrafts::make(backend, vocab, static_cast<std::int32_t>(most_blocks_)));
-    drafts_ = std::move(drafts);
-    seats_.reserve(at(most_blocks_));
-    lists_.resize(at(most_blocks_ * (1 + block_size_)));
-    FATHOM_ASSIGN_OR_RETURN(device_lists_, backend.allocate(4 * std::ssize(lists_), "rows of draft blocks"));
+    FATHOM_ASSIGN_OR_RETURN(DraftPass pass,
+                            DraftPass::make(model_, limits_, most_blocks_, most_blocks_ * (1 + block_size_)));
+    device_ = std::move(pass);
     return {};
   }
 
@@ -68,15 +63,18 @@ class DsparkDrafter final : public Drafter {
           (sequence.window_first + static_cast<std::int64_t>(sequence.window_table.size())) * kBlockTokens;
       const bool fits = sequence.committed_length() + block_size_ <= end;
       if (sequence.step->num_proposals == 0 || sequence.next_token() < 0 || !fits) continue;
-      if (std::cmp_less(blocks_.size(), most_blocks_)) blocks_.push_back({&sequence, sequence.step->num_proposals, 0});
+      if (std::cmp_less(blocks_.size(), most_blocks_)) {
+        blocks_.push_back({&sequence, std::min(sequence.step->num_proposals, max_proposals()), 0});
+      }
     }
-    if (!blocks_.empty()) FATHOM_RETURN_IF_ERROR(fill_input());
-    if (drafts_) {
-      seats_.clear();
-      for (const Block& block : blocks_) seats_.push_back({block.sequence, block.num_wanted});
-      FATHOM_ASSIGN_OR_RETURN(const bool on_device, drafts_->begin(seats_));
-      if (on_device) return run_on_device(context, trunk, pools, sequences);
+    if (device_) {
+      device_->clear();
+      for (const Block& block : blocks_) device_->add_seat(*block.sequence, block.num_wanted);
+      const std::optional<std::int32_t> num_empty = device_->num_empty(context, sequences);
+      FATHOM_ASSIGN_OR_RETURN(const bool on_device, device_->begin(num_empty.value_or(0)));
+      if (on_device) return run_on_device(context, trunk, pools, num_empty);
     }
+    if (!blocks_.empty()) FATHOM_RETURN_IF_ERROR(fill_input(0));
     model_.draft_context(context, trunk, pools);
     if (blocks_.empty()) return model_.backend().finish();
     return draft_blocks(context, pools);
@@ -89,24 +87,35 @@ class DsparkDrafter final : public Drafter {
     std::int32_t first_row = 0;
   };
 
-  Status fill_input() {
+  // The blocks, and `num_empty` of nobody behind them, which see themselves alone in a window block of their own.
+  Status fill_input(std::int32_t num_empty) {
     input_.clear();
     for (Block& block : blocks_) {
       const DraftedSequence& sequence = *block.sequence;
-      block.num_wanted = std::min(block.num_wanted, max_proposals());
       block.first_row = input_.num_tokens();
       ids_[0] = sequence.next_token();
-      SequenceRows rows;
-      rows.tokens = ids_;
-      rows.start = sequence.committed_length();
-      rows.window_table = sequence.window_table;
-      rows.window_first = sequence.window_first;
-      rows.state_slot = sequence.state_slot.value;
-      rows.block_visible = rows.window_only = true;
-      input_.add(rows);
-      for (std::int32_t i = 0; i < block_size_; ++i) input_.add_logit_row(block.first_row + i);
+      add_block(sequence.committed_length(), 0, sequence.window_table, sequence.window_first);
+    }
+    for (std::int32_t e = 0; e < num_empty; ++e) {
+      ids_[0] = 0;
+      add_block(1, 1, {&limits_.spare_window_block, 1}, 0);
     }
     return input_.upload();
+  }
+
+  // A row of each of ids_, from position `start` on; none sees a position before `floor`.
+  void add_block(std::int64_t start, std::int64_t floor, std::span<const std::int32_t> window_table,
+                 std::int32_t window_first) {
+    SequenceRows rows;
+    rows.tokens = ids_;
+    rows.start = start;
+    rows.window_floor = floor;
+    rows.window_table = window_table;
+    rows.window_first = window_first;
+    rows.block_visible = rows.window_only = true;
+    const std::int32_t first_row = input_.num_tokens();
+    input_.add(rows);
+    for (std::int32_t i = 0; i < block_size_; ++i) input_.add_logit_row(first_row + i);
   }
 
   Status draft_blocks(ExecutionContext& context, const CachePools& pools) {
@@ -156,51 +165,47 @@ class DsparkDrafter final : public Drafter {
     return {};
   }
 
-  // All drafts of a step in one go of launches. In steps of decodes alone they have the same shape again and again.
+  // All drafts of a step in one go of launches; `num_empty` where it is replayed.
   Status run_on_device(ExecutionContext& context, const StepInput& trunk, const CachePools& pools,
-                       std::span<const DraftedSequence> sequences) {
-    const auto count = static_cast<std::int64_t>(blocks_.size());
-    // The tokens behind the committed ones, then the rows of each draft.
-    for (std::int64_t b = 0; b < count; ++b) {
-      lists_[at(b)] = blocks_[at(b)].sequence->next_token();
-      for (std::int64_t d = 0; d < drafts_->num_drafts(); ++d) {
-        lists_[at((1 + d) * count + b)] = static_cast<std::int32_t>(blocks_[at(b)].first_row + d);
-      }
-    }
-    FATHOM_RETURN_IF_ERROR(model_.backend().upload(device_lists_.data,
-                                                   reinterpret_cast<const std::byte*>(lists_.data()),
-                                                   4 * count * (1 + drafts_->num_drafts())));
+                       const std::optional<std::int32_t>& num_empty) {
     const auto launches = [&](ExecutionContext& launching) { launch_blocks(launching, trunk, pools); };
-    const bool steady =
-        (count == 0 || blocks_.size() == sequences.size()) && is_replayable(limits_, context, sequences);
-    if (steady) {
-      // Without drafts the context keys alone: another shape.
-      const CaptureKey key{limits_.capture_owner + (count == 0 ? 1 : 0), trunk.num_tokens(),
-                           static_cast<std::int32_t>(sequences.size()),
-                           static_cast<std::int32_t>(count) * drafts_->num_drafts(), true};
-      FATHOM_RETURN_IF_ERROR(launch_draft_pass(model_, limits_, key, context, launches));
-    } else {
-      launches(context);
+    const std::int32_t num_drafts = device_->drafts().num_drafts();
+    const auto num_seats = static_cast<std::int32_t>(device_->drafts().num_seats());
+    // Without drafts the context keys alone: another shape. The seats are as many for all of the trunk's batches that
+    // are filled up to one.
+    std::optional<CaptureKey> key;
+    if (num_empty) {
+      key = {limits_.capture_owner + (blocks_.empty() ? 1 : 0), trunk.num_tokens(), trunk.rows().num_sequences,
+             num_seats * num_drafts, true};
     }
-    if (count == 0) return steady ? Status() : model_.backend().finish();
+    if (blocks_.empty()) {
+      FATHOM_RETURN_IF_ERROR(device_->launch(key, context, launches));
+      return key ? Status() : model_.backend().finish();
+    }
+    FATHOM_RETURN_IF_ERROR(fill_input(num_empty.value_or(0)));
+    // The tokens behind the committed ones, then the rows of each draft.
+    for (std::int32_t seat = 0; seat < num_seats; ++seat) {
+      device_->place(seat) = std::cmp_less(seat, blocks_.size()) ? blocks_[at(seat)].sequence->next_token() : 0;
+      for (std::int32_t d = 0; d < num_drafts; ++d) device_->place((1 + d) * num_seats + seat) = seat * block_size_ + d;
+    }
+    FATHOM_RETURN_IF_ERROR(device_->send_places(std::int64_t{num_seats} * (1 + num_drafts)));
+    FATHOM_RETURN_IF_ERROR(device_->launch(key, context, launches));
     ++num_forwards_;
-    num_rows_ += input_.num_tokens();
-    FATHOM_RETURN_IF_ERROR(drafts_->take());
-    if (steady) limits_.segments->read(model_.backend());
-    return {};
+    num_rows_ += std::ssize(blocks_) * block_size_;
+    return device_->take();
   }
 
   void launch_blocks(ExecutionContext& context, const StepInput& trunk, const CachePools& pools) {
     model_.draft_context(context, trunk, pools);
     if (blocks_.empty()) return;
     model_.draft_block(context, input_, pools);
-    const auto count = static_cast<std::int64_t>(blocks_.size());
+    DeviceDrafts& drafts = device_->drafts();
     const auto list = [&](std::int64_t index) {
-      return make_view(device_lists_.data + 4 * index * count, DType::kI32, {count});
+      return make_view(device_->places(index * drafts.num_seats()), {drafts.num_seats()});
     };
-    for (std::int32_t d = 0; d < drafts_->num_drafts(); ++d) {
-      const View previous = d == 0 ? list(0) : drafts_->ids(d - 1);
-      drafts_->draw(context, model_.draft_markov(context, previous, list(1 + d)).logits, d);
+    for (std::int32_t d = 0; d < drafts.num_drafts(); ++d) {
+      const View previous = d == 0 ? list(0) : drafts.ids(d - 1);
+      drafts.draw(context, model_.draft_markov(context, previous, list(1 + d)).logits, d);
     }
   }
 
@@ -217,10 +222,7 @@ class DsparkDrafter final : public Drafter {
   std::vector<float> host_logits_;
   DraftSampler sampler_;
   // On a device.
-  std::optional<DeviceDrafts> drafts_;
-  std::vector<DeviceDrafts::Seat> seats_;
-  std::vector<std::int32_t> lists_;
-  DeviceMemory device_lists_;
+  std::optional<DraftPass> device_;
 };
 
 }  // namespace

@@ -4,10 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "engine/device_drafts.h"
 #include "engine/draft_pass.h"
 #include "engine/draft_sampler.h"
-#include "engine/filled_batch.h"
 #include "engine/mtp_passes.h"
 
 namespace fathom {
@@ -48,12 +46,13 @@ class MtpDrafter final : public Drafter {
     for (std::size_t d = 1; d < inputs_.size(); ++d) {
       FATHOM_ASSIGN_OR_RETURN(inputs_[d], StepInput::make(backend, input));
     }
-    const std::int64_t vocab = model_.config().vocab_size;
-    FATHOM_ASSIGN_OR_RETURN(DeviceDrafts drafts, DeviceDrafts::make(backend, vocab, limits_.max_sequences));
-    drafts_ = std::move(drafts);
-    seats_.reserve(at(limits_.max_sequences));
-    lists_.resize(at(std::max(gather_list() + num_gathered_, 2 * (num_gathered_ + limits_.max_sequences))));
-    FATHOM_ASSIGN_OR_RETURN(device_lists_, backend.allocate(4 * std::ssize(lists_), "lists of draft streams"));
+    const std::int64_t num_places =
+        std::max(gather_list() + num_gathered_, 2 * (num_gathered_ + limits_.max_sequences));
+    FATHOM_ASSIGN_OR_RETURN(
+        DraftPass pass,
+        DraftPass::make(model_, limits_, std::min<std::int64_t>(limits_.max_sequences, model_.options().max_logit_rows),
+                        num_places));
+    device_ = std::move(pass);
     return {};
   }
 
@@ -66,7 +65,7 @@ class MtpDrafter final : public Drafter {
   Status restore(const ResumeCopy& copy) override { return planned_.restore(copy); }
 
   Status keep(ExecutionContext& context, std::span<const DraftedSequence> sequences) override {
-    if (!drafts_) {
+    if (!device_) {
       for (const DraftedSequence& sequence : sequences) {
         FATHOM_RETURN_IF_ERROR(keep_streams(sequence, DraftStreams::kKept));
       }
@@ -77,16 +76,15 @@ class MtpDrafter final : public Drafter {
     to_rows.clear();
     for (const DraftedSequence& sequence : sequences) {
       note_kept(sequence, DraftStreams::kKept, [&](std::int64_t position, std::int64_t to) {
-        lists_[at(count++)] = trunk_row(sequence, position);
+        device_->place(count++) = trunk_row(sequence, position);
         to_rows.push_back(static_cast<std::int32_t>(to));
       });
     }
-    std::copy(to_rows.begin(), to_rows.end(), lists_.begin() + count);
-    FATHOM_RETURN_IF_ERROR(
-        model_.backend().upload(device_lists_.data, reinterpret_cast<const std::byte*>(lists_.data()), 2 * 4 * count));
+    for (std::int64_t i = 0; i < count; ++i) device_->place(count + i) = to_rows[at(i)];
+    FATHOM_RETURN_IF_ERROR(device_->send_places(2 * count));
     context.layer = model_.config().num_hidden_layers;
-    return model_.copy_rows(context, {streams_.data(), model_.final_streams().data, nullptr, device_list(0),
-                                      device_list(count), static_cast<std::int32_t>(count), row_bytes_});
+    return model_.copy_rows(context, {streams_.data(), model_.final_streams().data, nullptr, device_->places(0),
+                                      device_->places(count), static_cast<std::int32_t>(count), row_bytes_});
   }
 
   Status run(ExecutionContext& context, const StepInput& trunk, const CachePools& pools,
@@ -97,14 +95,14 @@ class MtpDrafter final : public Drafter {
     planned_.plan(sequences, passes_);
     // Decodes without drafts: there is a hole from here on, behind which the streams of this step are of no use.
     if (passes_.empty() && std::none_of(sequences.begin(), sequences.end(), MtpPasses::is_of_prompt)) return {};
-    if (drafts_) {
-      seats_.clear();
+    if (device_) {
+      device_->clear();
       for (const MtpPass& pass : passes_) {
-        if (pass.num_wanted > 0) seats_.push_back({pass.sequence, pass.num_wanted});
+        if (pass.num_wanted > 0) device_->add_seat(*pass.sequence, pass.num_wanted);
       }
       const std::optional<Shape> captured = captured_shape(context, sequences);
       const Shape shape = captured.value_or(Shape());
-      FATHOM_ASSIGN_OR_RETURN(const bool on_device, drafts_->begin(seats_, shape.num_empty));
+      FATHOM_ASSIGN_OR_RETURN(const bool on_device, device_->begin(shape.num_empty));
       if (on_device) return run_on_device(context, pools, sequences, shape, captured.has_value());
     }
     FATHOM_RETURN_IF_ERROR(gather_first_streams(trunk));
@@ -283,22 +281,19 @@ class MtpDrafter final : public Drafter {
 
   // ---- all drafts of a step in one go of launches, on a device ----
 
-  // Lists of places of stream rows, in device_lists_ one behind the other: where kept rows come from (trunk rows) and
+  // Lists of places of stream rows, in its lists one behind the other: where kept rows come from (trunk rows) and
   // go (rows of streams_), the last row of each seat, the rows that the first pass reads (trunk rows, or -1 - a row of
   // streams_).
   std::int64_t keep_to_list() const { return 2 * std::int64_t{limits_.max_sequences}; }
   std::int64_t last_row_list() const { return 4 * std::int64_t{limits_.max_sequences}; }
   std::int64_t gather_list() const { return 5 * std::int64_t{limits_.max_sequences}; }
-  const std::int32_t* device_list(std::int64_t begin) const {
-    return reinterpret_cast<const std::int32_t*>(device_lists_.data) + begin;
-  }
 
   // Returns how many places the list has; those of empty passes keep nothing.
   std::int32_t list_kept_streams(std::span<const DraftedSequence> sequences, std::int32_t num_empty) {
     std::int64_t i = 0;
     const auto list = [&](std::int64_t from, std::int64_t to) {
-      lists_[at(i)] = static_cast<std::int32_t>(from);
-      lists_[at(keep_to_list() + i++)] = static_cast<std::int32_t>(to);
+      device_->place(i) = static_cast<std::int32_t>(from);
+      device_->place(keep_to_list() + i++) = static_cast<std::int32_t>(to);
     };
     for (const DraftedSequence& sequence : sequences) {
       const std::int64_t next = i + 2;
@@ -324,31 +319,27 @@ class MtpDrafter final : public Drafter {
       const DraftedSequence& sequence = *pass.sequence;
       for (std::int64_t p = pass.first; p < pass.first + pass.num_rows; ++p) {
         const bool is_kept = p < pass.first + pass.num_from_kept;
-        lists_[at(i++)] = is_kept ? static_cast<std::int32_t>(-1 - streams_.row_of(sequence.state_slot, p - 1))
-                                  : trunk_row(sequence, p - 1);
+        device_->place(i++) = is_kept ? static_cast<std::int32_t>(-1 - streams_.row_of(sequence.state_slot, p - 1))
+                                      : trunk_row(sequence, p - 1);
       }
     }
-    std::fill_n(lists_.begin() + i, shape.num_rows(), 0);
+    for (std::int32_t f = 0; f < shape.num_rows(); ++f) device_->place(i + f) = 0;
     std::int64_t seat = last_row_list();
     for (const MtpPass& pass : passes_) {
-      if (pass.num_wanted > 0) lists_[at(seat++)] = pass.last_row;
+      if (pass.num_wanted > 0) device_->place(seat++) = pass.last_row;
     }
-    for (std::int32_t e = 0; e < shape.num_empty; ++e) lists_[at(seat++)] = num_rows + e;
+    for (std::int32_t e = 0; e < shape.num_empty; ++e) device_->place(seat++) = num_rows + e;
   }
 
-  // Steps of decodes alone, in which all sequences draft or none does, have few shapes once batch and rows are rounded
-  // up. None for other steps.
+  // Besides empty passes the first pass's rows are rounded up, to whole ones of each sequence.
   std::optional<Shape> captured_shape(const ExecutionContext& context, std::span<const DraftedSequence> sequences) {
-    const std::int64_t num_passes = std::ssize(passes_);
-    if (!is_replayable(limits_, context, sequences) || num_passes == 0 || num_passes != std::ssize(sequences))
-      return std::nullopt;
-    if (!seats_.empty() && std::ssize(seats_) != num_passes) return std::nullopt;
-    const std::int64_t batch = std::min<std::int64_t>(
-        {filled_batch(static_cast<std::int32_t>(num_passes)), limits_.max_sequences, model_.options().max_logit_rows});
-    const std::int64_t num_rows = place_rows() + batch - num_passes;
+    const std::optional<std::int32_t> num_empty = device_->num_empty(context, sequences);
+    if (!num_empty || passes_.empty() || passes_.size() != sequences.size()) return std::nullopt;
+    const std::int64_t batch = std::ssize(passes_) + *num_empty;
+    const std::int64_t num_rows = place_rows() + *num_empty;
     const std::int64_t rounded = round_up(num_rows, std::clamp<std::int64_t>(batch, 1, kBlockTokens - 1));
-    if (batch < num_passes || num_rows > batch * (1 + kMaxDraft) || rounded > num_gathered_) return std::nullopt;
-    return Shape{static_cast<std::int32_t>(batch - num_passes), static_cast<std::int32_t>(rounded - num_rows)};
+    if (num_rows > batch * (1 + kMaxDraft) || rounded > num_gathered_) return std::nullopt;
+    return Shape{*num_empty, static_cast<std::int32_t>(rounded - num_rows)};
   }
 
   Status run_on_device(ExecutionContext& context, const CachePools& pools, std::span<const DraftedSequence> sequences,
@@ -356,29 +347,25 @@ class MtpDrafter final : public Drafter {
     const std::int32_t num_own_rows = place_rows(), num_rows = num_own_rows + shape.num_rows();
     list_read_streams(shape, num_own_rows);
     const std::int32_t num_kept = list_kept_streams(sequences, shape.num_empty);
-    FATHOM_RETURN_IF_ERROR(model_.backend().upload(
-        device_lists_.data, reinterpret_cast<const std::byte*>(lists_.data()), 4 * (gather_list() + num_rows)));
+    FATHOM_RETURN_IF_ERROR(device_->send_places(gather_list() + num_rows));
     if (num_rows > 0) FATHOM_RETURN_IF_ERROR(fill_inputs(shape));
-    Status launched;
-    const auto launches = [&](ExecutionContext& launching) {
-      launched = launch_block(launching, pools, num_kept, num_rows);
-    };
+    const std::int32_t num_drafts = device_->drafts().num_drafts();
+    std::optional<CaptureKey> key;
     if (captured) {
       const std::int32_t num_passes = static_cast<std::int32_t>(passes_.size()) + shape.num_empty;
       // With and without filling are other shapes.
-      const CaptureKey key{limits_.capture_owner + (shape.num_filling > 0 ? 1 : 0), num_rows, num_passes,
-                           num_passes * drafts_->num_drafts(), true};
-      FATHOM_RETURN_IF_ERROR(launch_draft_pass(model_, limits_, key, context, launches));
-    } else {
-      launches(context);
+      key = {limits_.capture_owner + (shape.num_filling > 0 ? 1 : 0), num_rows, num_passes, num_passes * num_drafts,
+             true};
     }
+    Status launched;
+    FATHOM_RETURN_IF_ERROR(device_->launch(key, context, [&](ExecutionContext& launching) {
+      launched = launch_block(launching, pools, num_kept, num_rows);
+    }));
     FATHOM_RETURN_IF_ERROR(launched);
     if (num_rows == 0) return {};
-    num_forwards_ += std::max(1, drafts_->num_drafts());
-    num_rows_ += num_own_rows + std::ssize(seats_) * std::max(0, drafts_->num_drafts() - 1);
-    FATHOM_RETURN_IF_ERROR(seats_.empty() ? model_.backend().finish() : drafts_->take());
-    if (captured) limits_.segments->read(model_.backend());
-    return {};
+    num_forwards_ += std::max(1, num_drafts);
+    num_rows_ += num_own_rows + device_->num_seats() * std::max(0, num_drafts - 1);
+    return device_->take();
   }
 
   // The rows of every pass: after the first, one a seat, at the position of the draft before; a seat that wants no more
@@ -389,10 +376,10 @@ class MtpDrafter final : public Drafter {
       add_rows(inputs_[0], pass, pass.first, pass.num_rows);
       if (pass.num_wanted > 0) inputs_[0].add_logit_row(pass.last_row);
     }
-    add_empty_passes(inputs_[0], shape.num_empty, !seats_.empty());
+    add_empty_passes(inputs_[0], shape.num_empty, device_->num_seats() > 0);
     add_filling(inputs_[0], shape.num_filling);
     FATHOM_RETURN_IF_ERROR(inputs_[0].upload());
-    for (std::int32_t d = 1; d < drafts_->num_drafts(); ++d) {
+    for (std::int32_t d = 1; d < device_->drafts().num_drafts(); ++d) {
       StepInput& input = inputs_[at(d)];
       input.clear();
       for (const MtpPass& pass : passes_) {
@@ -406,7 +393,7 @@ class MtpDrafter final : public Drafter {
       }
       add_empty_passes(input, shape.num_empty, true);
       FATHOM_RETURN_IF_ERROR(input.upload());
-      input.use_token_ids(drafts_->ids(d - 1));
+      input.use_token_ids(device_->drafts().ids(d - 1));
     }
     return {};
   }
@@ -420,25 +407,27 @@ class MtpDrafter final : public Drafter {
     if (num_rows > 0) {
       streams = model_.draft_input_streams(num_rows);
       FATHOM_RETURN_IF_ERROR(model_.copy_rows(
-          context, {streams.data, trunk, streams_.data(), device_list(gather_list()), nullptr, num_rows, row_bytes_}));
+          context,
+          {streams.data, trunk, streams_.data(), device_->places(gather_list()), nullptr, num_rows, row_bytes_}));
     }
-    FATHOM_RETURN_IF_ERROR(model_.copy_rows(
-        context, {streams_.data(), trunk, nullptr, device_list(0), device_list(keep_to_list()), num_kept, row_bytes_}));
+    FATHOM_RETURN_IF_ERROR(model_.copy_rows(context, {streams_.data(), trunk, nullptr, device_->places(0),
+                                                      device_->places(keep_to_list()), num_kept, row_bytes_}));
     if (num_rows == 0) return {};
     View logits = model_.draft_mtp(context, inputs_[0], streams, pools);
-    if (seats_.empty()) return {};
-    drafts_->draw(context, logits, 0);
-    for (std::int32_t d = 1; d < drafts_->num_drafts(); ++d) {
+    if (device_->num_seats() == 0) return {};
+    DeviceDrafts& drafts = device_->drafts();
+    drafts.draw(context, logits, 0);
+    for (std::int32_t d = 1; d < drafts.num_drafts(); ++d) {
       streams = model_.draft_streams();
       if (d == 1) {
         const std::byte* from = streams.data;
-        streams = model_.draft_input_streams(drafts_->num_seats());
+        streams = model_.draft_input_streams(drafts.num_seats());
         FATHOM_RETURN_IF_ERROR(
-            model_.copy_rows(context, {streams.data, from, nullptr, device_list(last_row_list()), nullptr,
-                                       static_cast<std::int32_t>(drafts_->num_seats()), row_bytes_}));
+            model_.copy_rows(context, {streams.data, from, nullptr, device_->places(last_row_list()), nullptr,
+                                       static_cast<std::int32_t>(drafts.num_seats()), row_bytes_}));
       }
       logits = model_.draft_mtp(context, inputs_[at(d)], streams, pools);
-      drafts_->draw(context, logits, d);
+      drafts.draw(context, logits, d);
     }
     return {};
   }
@@ -455,11 +444,8 @@ class MtpDrafter final : public Drafter {
   std::vector<float> host_logits_;
   DraftSampler sampler_;
   // On a device.
-  std::optional<DeviceDrafts> drafts_;
-  std::vector<DeviceDrafts::Seat> seats_;
+  std::optional<DraftPass> device_;
   std::int64_t num_gathered_ = 0;  // most rows of a first pass
-  std::vector<std::int32_t> lists_;
-  DeviceMemory device_lists_;
 };
 
 }  // namespace

@@ -1,8 +1,10 @@
-// Verifying steps on a device are filled up to few shapes; nothing of that is seen in answers.
+// Verifying steps and draft passes on a device are filled up to few shapes; nothing of that is seen in answers.
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 #include <set>
+#include <string>
 #include <thread>
 
 #include "backend/cpu/cpu_backend.h"
@@ -12,11 +14,24 @@
 #include "engine/load_model.h"
 #include "engine/model_executor.h"
 #include "engine/scripted_answer.h"
+#include "telemetry/op_observer.h"
 
 namespace fathom {
 namespace {
 
-// Notes the shapes that are launched; the rest is the other's.
+// The calls of one launch, with the work of those that know no lengths: what a graph would hold.
+class NotedCalls final : public OpObserver {
+ public:
+  void begin_operation(const OpScope&) override {}
+  void end_operation(const OpScope& scope, std::int32_t, const OpCost& cost) override {
+    calls.push_back(std::to_string(scope.layer) + " " + std::string(scope.operation));
+    if (scope.operation == "linear") calls.back() += " " + std::to_string(cost.flops);
+  }
+
+  std::vector<std::string> calls;
+};
+
+// Notes the shapes that are launched, of which each is the same whenever it comes; the rest is the other's.
 class NotingBackend final : public Backend {
  public:
   explicit NotingBackend(Backend& inner) : inner_(inner) {}
@@ -45,29 +60,50 @@ class NotingBackend final : public Backend {
   Status launch_captured(const CaptureKey& key, ExecutionContext& context,
                          const std::function<void(ExecutionContext&)>& launches) override {
     keys.insert(key);
-    return inner_.launch_captured(key, context, launches);
+    NotedCalls noted;
+    context.observer = &noted;
+    const Status status = inner_.launch_captured(key, context, launches);
+    context.observer = nullptr;
+    const auto [first, is_new] = calls_.try_emplace(key, noted.calls);
+    EXPECT_EQ(first->second, noted.calls) << "one shape of two launches";
+    num_repeated += is_new ? 0 : 1;
+    return status;
   }
 
   std::set<CaptureKey> keys;
+  int num_repeated = 0;
 
  private:
   Backend& inner_;
+  std::map<CaptureKey, std::vector<std::string>> calls_;  // owners are not used again
 };
 
 constexpr std::int32_t kSequences = 8;
 
-std::vector<std::vector<TokenId>> answers_of(Model& model, std::int32_t depth) {
+struct Answers {
+  std::vector<std::vector<TokenId>> tokens;
+  std::map<std::string, std::string> drafts;  // all of a sequence, in order
+};
+
+Answers answers_of(Model& model, std::int32_t depth, bool capture = true) {
   ModelExecutorOptions pools;
   pools.max_length_tokens = 512;
   pools.max_sequences = pools.num_state_slots = kSequences;
   pools.num_context_blocks = pools.num_window_blocks = 48;
   pools.max_proposals = depth;
+  pools.capture = capture;
   auto executor = ModelExecutor::make(model, pools);
   EXPECT_TRUE(executor.ok()) << executor.status().message();
   EngineOptions options;
   options.eos_id = 1;
   options.num_drafts = depth;
   options.prefix_cache = false;
+  Answers answers;
+  options.scheduler_log = [&answers](std::string_view line) {
+    if (!line.starts_with("drafts ")) return;
+    const std::size_t end = line.find(' ', 7);
+    answers.drafts[std::string(line.substr(7, end - 7))] += line.substr(end);
+  };
   // After its first step the engine waits until all have come: else the batches would follow from the threads' luck.
   std::atomic<bool> all_came{false};
   options.on_step = [&all_came](const StepTrace&) {
@@ -88,14 +124,16 @@ std::vector<std::vector<TokenId>> answers_of(Model& model, std::int32_t depth) {
     streams.push_back(std::move(*stream));
   }
   all_came = true;
-  std::vector<std::vector<TokenId>> answers;
-  for (const auto& stream : streams) answers.push_back(read_all(*stream, std::chrono::seconds(300)).at(0).tokens);
+  for (const auto& stream : streams)
+    answers.tokens.push_back(read_all(*stream, std::chrono::seconds(300)).at(0).tokens);
   EXPECT_TRUE((*engine)->drain(std::chrono::seconds(60)));
   return answers;
 }
 
-TEST(VerifyingShapes, AreFewAndChangeNoAnswer) {
-  auto checkpoint = open_checkpoint(FATHOM_SOURCE_DIR "/models/mini-v4");
+class VerifyingShapes : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(VerifyingShapes, AreFewAndChangeNoAnswer) {
+  auto checkpoint = open_checkpoint(std::string(FATHOM_SOURCE_DIR) + "/" + GetParam());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   const OpRegistry registry = registry_for(DeviceChoice::kEmulated);
   auto device = open_emulated_backend({.num_threads = 2});
@@ -107,15 +145,20 @@ TEST(VerifyingShapes, AreFewAndChangeNoAnswer) {
   options.max_logit_rows = 96;
   auto model = Model::make(*checkpoint, backend, variants, options);
   ASSERT_TRUE(model.ok()) << model.status().message();
-  const std::vector<std::vector<TokenId>> expected = answers_of(**model, 0);
+  const std::vector<std::vector<TokenId>> expected = answers_of(**model, 0).tokens;
   std::set<std::int32_t> undrafted;
   for (const CaptureKey& key : backend.keys) undrafted.insert(key.num_sequences);
   EXPECT_GE(undrafted.size(), 6u) << "many batches occur, each as it is";
   for (const std::int32_t depth : {1, 4}) {
     backend.keys.clear();
-    EXPECT_EQ(answers_of(**model, depth), expected) << depth;
+    const Answers filled = answers_of(**model, depth), bare = answers_of(**model, depth, false);
+    EXPECT_EQ(filled.tokens, expected) << depth;
+    EXPECT_EQ(filled.drafts, bare.drafts) << depth;
+    EXPECT_EQ(filled.drafts.size(), static_cast<std::size_t>(kSequences));
     std::int32_t num_filled = 0;
+    std::set<std::int32_t> drafting;  // batches of draft passes
     for (const CaptureKey& key : backend.keys) {
+      if (key.owner % 3 != 0 && key.num_logit_rows > 0) drafting.insert(key.num_logit_rows / depth);
       // The trunk's own, of sequences that all have drafts.
       if (key.owner % 3 != 0 || key.num_tokens != key.num_sequences * (1 + depth)) continue;
       EXPECT_EQ(filled_batch(key.num_sequences), key.num_sequences) << depth;
@@ -124,8 +167,14 @@ TEST(VerifyingShapes, AreFewAndChangeNoAnswer) {
     }
     EXPECT_GE(num_filled, 3) << depth;
     EXPECT_LE(num_filled, 6) << depth << ": 1, 2, 3, 4, 6 and 8";
+    EXPECT_GE(drafting.size(), 3u) << depth;
+    EXPECT_GT(backend.num_repeated, 10);
+    for (const std::int32_t batch : drafting) EXPECT_EQ(filled_batch(batch), batch) << depth;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, VerifyingShapes, ::testing::Values("models/mini-v4", "tests/data/models/tiny-dspark"),
+                         [](const auto& one) { return std::string(one.param).ends_with("v4") ? "mtp" : "dspark"; });
 
 }  // namespace
 }  // namespace fathom
