@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <random>
 
 #include "engine/model_executor.h"
 
@@ -191,10 +192,11 @@ Status race(std::span<DraftRacer* const> racers, std::size_t first, const std::v
   for (DraftRacer* racer : racers) FATHOM_RETURN_IF_ERROR(racer->start(prompts, work));
   std::vector<DraftRacer*> running;
   for (std::size_t i = 0; i < racers.size(); ++i) running.push_back(racers[(first + i) % racers.size()]);
+  std::mt19937_64 order(first);
   while (!running.empty()) {
     std::erase_if(running, [](DraftRacer* racer) { return racer->advance(kTurn); });
-    // Whoever comes behind the slowest one does not do so always.
-    if (!running.empty()) std::rotate(running.begin(), running.begin() + 1, running.end());
+    // Nobody comes behind the same one always: what a turn leaves in the caches would be somebody's gain or loss.
+    std::shuffle(running.begin(), running.end(), order);
   }
   for (DraftRacer* racer : racers) FATHOM_RETURN_IF_ERROR(racer->finish(counts));
   return {};

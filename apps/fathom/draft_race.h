@@ -122,7 +122,7 @@ class DraftRacer {
   std::unique_ptr<Engine> engine_;
 };
 
-// Each answers the work once, by turns; `first` has the first one.
+// Each answers the work once, by turns in an order that changes; `first` has the first one.
 Status race(std::span<DraftRacer* const> racers, std::size_t first, const std::vector<std::vector<TokenId>>& prompts,
             const DraftWork& work, bool counts);
 

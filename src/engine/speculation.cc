@@ -14,6 +14,8 @@ namespace {
 
 // A batch twice or half as large may be off by this share, those between by less.
 constexpr double kFarBatch = 0.3;
+// One at most twice or half as large, scaled as another depth is, at most by this.
+constexpr double kScaledBatch = 0.15;
 // A time seen once may have met cold caches or a graph's capture.
 constexpr double kSeenOnce = 0.7;
 // Seen a few times or long ago.
@@ -33,11 +35,15 @@ constexpr double kGuessedSlope = 0.5;  // of a draft's rows, against the undraft
 constexpr double kClearlyWins = 1.05;    // by so much at least where drafting has lost as much as it may
 constexpr double kUndraftedTrial = 0.5;  // of its time: a step without drafts may be tried at this price
 constexpr double kMostSteps = 10;        // that may be saved up for trying out, in their time
-constexpr double kMostFirstUses = 3;     // likewise, of shapes: two come with a try
+constexpr double kMostFirstUses = 5;     // likewise, of shapes: a try has up to five
 constexpr double kGainedSteps = 40;      // of what drafting gained, that may be lost again before it counts as a loss
 
-// Of what a shape takes longer at first, that a try of it costs: it is of use later.
-constexpr double kFirstUseShare = 0.1;
+// Where shapes are slow at first, they are of use later:
+constexpr double kFirstUseShare = 0.4;  // so much of it a try costs
+constexpr double kChoiceUses = 100;     // among so many steps it is divided where a depth is chosen
+constexpr double kOtherDepth = 0.02;    // by so much one that is neither in use nor measured has to win
+constexpr std::int32_t kFirstTry = 2;   // the deepest while nothing is known of drafts: a few places tell of the rest
+constexpr std::int32_t kMoreTries = 2;  // of a depth whose shapes are new: its first uses are not measured
 
 constexpr std::int32_t kMostKnown = 4;  // steps until acceptances have faded enough to look at them again
 // Before a decision: from then on the drafter keeps what it needs, as much as it can keep.
@@ -45,6 +51,17 @@ constexpr auto kCatchUpSteps = static_cast<std::int32_t>(DraftStreams::kKept);
 
 constexpr double kPriorTrials = 2, kRequestPriorTrials = 8;
 constexpr double kFade = 1.0 - 1.0 / 1024;
+
+// Tokens of a step of `depth` that could be, where drafts of depth `in_use` are verified: those places are known.
+double could_bring(const ExpectedTokens& tokens, std::size_t depth, std::size_t in_use) {
+  if (in_use == 0) return tokens.hoped[depth];
+  if (depth < in_use) return tokens.mean[depth];
+  // Behind them as hoped for.
+  const double right = tokens.mean[in_use] - tokens.mean[in_use - 1];
+  const double hoped_right = tokens.hoped[in_use] - tokens.hoped[in_use - 1];
+  if (hoped_right <= 0) return tokens.mean[in_use];
+  return tokens.mean[in_use] + (tokens.hoped[depth] - tokens.hoped[in_use]) * right / hoped_right;
+}
 
 }  // namespace
 
@@ -64,7 +81,7 @@ void DepthTimes::add(std::int32_t batch, std::int32_t depth, double us) {
   Run& run = runs_[static_cast<std::size_t>(batch)];
   run = {depth, run.depth == depth ? std::min(run.length + 1, kFresh + 1) : 1};
   ++own.count;
-  measured_[static_cast<std::size_t>(depth)].set(batch, own.count >= 2);
+  measured_[static_cast<std::size_t>(depth)].set(batch, true);
   if (own.count <= 4) {
     own.us = own.count == 1 ? us : std::min(own.us, us);
     own.age = 0;
@@ -98,30 +115,49 @@ std::int32_t DepthTimes::BatchSet::above(std::int32_t batch) const {
   return bits == 0 ? kMaxBatch + 1 : word * 64 + std::countr_zero(bits);
 }
 
-std::optional<DepthTimes::Estimate> DepthTimes::of_near_batches(std::int32_t batch, std::int32_t depth) const {
+DepthTimes::NearBatches DepthTimes::near_batches(std::int32_t batch, std::int32_t depth) const {
   const BatchSet& batches = measured_[static_cast<std::size_t>(depth)];
   const std::int32_t below = batches.below(batch), above = batches.above(batch);
-  const auto from = [&](std::int32_t near, double us) {
-    const double distance = std::abs(std::log2(static_cast<double>(near) / batch));
-    return Estimate{us, us * (1.0 - kFarBatch * std::min(1.0, distance))};
-  };
   const bool has_below = below > 0, has_above = above <= kMaxBatch;
-  const bool below_is_nearer = has_below && (!has_above || batch * batch <= below * above);
-  const std::int32_t near = below_is_nearer ? below : above;
-  if (has_below && has_above && above <= 4 * below) {
-    const double share = static_cast<double>(batch - below) / (above - below);
-    return from(near, cell(below, depth).us + share * (cell(above, depth).us - cell(below, depth).us));
-  }
-  if ((!has_below && !has_above) || batch > 2 * near || near > 2 * batch) return std::nullopt;
-  // Scaled as the nearest depth is that was measured with both batches.
-  double scale = std::sqrt(static_cast<double>(batch) / near);
-  for (std::int32_t distance = kMaxDraft; distance > 0; --distance) {
-    for (const std::int32_t other : {depth + distance, depth - distance}) {
-      if (other < 0 || other > kMaxDraft || cell(batch, other).count < 2 || cell(near, other).count < 2) continue;
-      if (cell(near, other).us > 0) scale = cell(batch, other).us / cell(near, other).us;
+  NearBatches found;
+  if (!has_below && !has_above) return found;
+  found.nearest = has_below && (!has_above || batch * batch <= below * above) ? below : above;
+  found.is_far = batch > 2 * found.nearest || found.nearest > 2 * batch;
+  if (!has_below || !has_above || above > 4 * below) return found;
+  const double share = static_cast<double>(batch - below) / (above - below);
+  found.us_between = cell(below, depth).us + share * (cell(above, depth).us - cell(below, depth).us);
+  return found;
+}
+
+double DepthTimes::likely_us(std::int32_t batch, std::int32_t depth) const {
+  if (cell(batch, depth).count >= 2) return cell(batch, depth).us;
+  const NearBatches near = near_batches(batch, depth);
+  if (near.us_between > 0) return near.us_between;
+  if (near.nearest == 0 || near.is_far) return 0;
+  return cell(near.nearest, depth).us * std::sqrt(static_cast<double>(batch) / near.nearest);
+}
+
+std::optional<DepthTimes::Estimate> DepthTimes::of_near_batches(std::int32_t batch, std::int32_t depth) const {
+  const NearBatches near = near_batches(batch, depth);
+  if (near.nearest == 0) return std::nullopt;
+  const double distance = std::abs(std::log2(static_cast<double>(near.nearest) / batch));
+  const double doubt = kFarBatch * std::min(1.0, distance);
+  if (near.us_between > 0) return Estimate{near.us_between, near.us_between * (1.0 - doubt)};
+  // Scaled as the nearest depth is that is known of both batches.
+  double scale = 0;
+  for (std::int32_t other_by = 1; scale == 0 && other_by <= kMaxDraft; ++other_by) {
+    for (const std::int32_t other : {depth - other_by, depth + other_by}) {
+      if (other < 0 || other > kMaxDraft || scale > 0) continue;
+      const double there = likely_us(near.nearest, other), here = there > 0 ? likely_us(batch, other) : 0;
+      if (here > 0) scale = here / there;
     }
   }
-  return from(near, cell(near, depth).us * scale);
+  const double us = cell(near.nearest, depth).us;
+  if (scale > 0)
+    return Estimate{us * scale, us * scale * (1.0 - (near.is_far ? doubt : std::min(doubt, kScaledBatch)))};
+  if (near.is_far) return std::nullopt;
+  scale = std::sqrt(static_cast<double>(batch) / near.nearest);
+  return Estimate{us * scale, us * scale * (1.0 - doubt)};
 }
 
 std::optional<DepthTimes::Estimate> DepthTimes::of_depth(std::int32_t batch, std::int32_t depth) const {
@@ -135,12 +171,31 @@ std::optional<DepthTimes::Estimate> DepthTimes::of_depth(std::int32_t batch, std
 }
 
 std::optional<DepthTimes::Estimate> DepthTimes::estimate(std::int32_t batch, std::int32_t depth) const {
+  return estimates(batch, depth)[static_cast<std::size_t>(depth)];
+}
+
+DepthTimes::Estimates DepthTimes::estimates(std::int32_t batch, std::int32_t max_depth) const {
   batch = std::clamp(batch, 1, kMaxBatch);
-  std::optional<Estimate> left, right;
+  Estimates alone, found;
+  for (std::int32_t depth = 0; depth <= kMaxDraft; ++depth) {
+    alone[static_cast<std::size_t>(depth)] = of_depth(batch, depth);
+  }
+  for (std::int32_t depth = 0; depth <= max_depth; ++depth) {
+    found[static_cast<std::size_t>(depth)] = among_depths(alone, batch, depth);
+  }
+  return found;
+}
+
+std::optional<DepthTimes::Estimate> DepthTimes::among_depths(const Estimates& alone, std::int32_t batch,
+                                                             std::int32_t depth) const {
+  const auto at = [&alone](std::int32_t other) -> const std::optional<Estimate>& {
+    return alone[static_cast<std::size_t>(other)];
+  };
   std::int32_t left_depth = depth - 1, right_depth = depth + 1;
-  while (left_depth >= 0 && !(left = of_depth(batch, left_depth))) --left_depth;
-  if (auto own = of_depth(batch, depth)) {
-    if (left && cell(batch, depth).count < 2) own->least_us = std::max(own->least_us, left->least_us);
+  while (left_depth >= 0 && !at(left_depth)) --left_depth;
+  if (auto own = at(depth)) {
+    if (left_depth >= 0 && cell(batch, depth).count < 2)
+      own->least_us = std::max(own->least_us, at(left_depth)->least_us);
     // A deeper one has more rows: where it took less, these times met something.
     while (right_depth <= kMaxDraft && cell(batch, right_depth).count < 2) ++right_depth;
     if (right_depth <= kMaxDraft) {
@@ -149,20 +204,20 @@ std::optional<DepthTimes::Estimate> DepthTimes::estimate(std::int32_t batch, std
     }
     return own;
   }
-  if (!left) return std::nullopt;
+  if (left_depth < 0) return std::nullopt;
+  const Estimate& left = *at(left_depth);
   const std::int32_t more = depth - left_depth;
-  while (right_depth <= kMaxDraft && !(right = of_depth(batch, right_depth))) ++right_depth;
-  if (right) {
+  while (right_depth <= kMaxDraft && !at(right_depth)) ++right_depth;
+  if (right_depth <= kMaxDraft) {
     const double share = static_cast<double>(more) / (right_depth - left_depth);
-    return Estimate{left->us + share * std::max(0.0, right->us - left->us), left->least_us};
+    return Estimate{left.us + share * std::max(0.0, at(right_depth)->us - left.us), left.least_us};
   }
-  if (left_depth == 0) return Estimate{left->us * (1 + kGuessedSlope * more), left->least_us, true};
-  std::optional<Estimate> first;
+  if (left_depth == 0) return Estimate{left.us * (1 + kGuessedSlope * more), left.least_us, true};
   std::int32_t first_depth = left_depth - 1;
-  while (first_depth >= 0 && !(first = of_depth(batch, first_depth))) --first_depth;
-  if (!first) return std::nullopt;
-  const double slope = std::max(0.0, left->us - first->us) / (left_depth - first_depth);
-  return Estimate{left->us + slope * more, left->least_us};
+  while (first_depth >= 0 && !at(first_depth)) --first_depth;
+  if (first_depth < 0) return std::nullopt;
+  const double slope = std::max(0.0, left.us - at(first_depth)->us) / (left_depth - first_depth);
+  return Estimate{left.us + slope * more, left.least_us};
 }
 
 void StepTimes::add_verify(std::int32_t batch, std::int32_t num_drafts, double us) {
@@ -231,26 +286,32 @@ void ExpectedTokens::add(const Acceptance::Rates& request, std::int32_t most) {
 }
 
 DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const ExpectedTokens& tokens,
-                         std::int32_t max_depth, double budget_us, double margin, const FirstUseTimes& first_use_us) {
-  using Estimate = DepthTimes::Estimate;
-  std::array<std::optional<Estimate>, kMaxDraft + 1> steps;
+                         std::int32_t max_depth, double budget_us, double margin, const NewShapes& shapes) {
+  DepthTimes::Estimates steps = times.verify.estimates(batch, max_depth);
+  const DepthTimes::Estimates proposals = times.propose.estimates(batch, max_depth);
   DepthChoice best;
-  double best_speed = 0;
+  double best_speed = 0, best_charged = 0;
   for (std::int32_t depth = 0; depth <= max_depth; ++depth) {
-    auto& step = steps[static_cast<std::size_t>(depth)] = times.verify.estimate(batch, depth);
+    const auto at_depth = static_cast<std::size_t>(depth);
+    auto& step = steps[at_depth];
     if (!step) {
       if (depth == 0) return {};
       continue;
     }
-    if (const auto propose = times.propose.estimate(batch, depth)) {
+    if (const auto& propose = proposals[at_depth]) {
       step->us += propose->us;
       step->least_us += propose->least_us;
     }
     if (step->guessed) continue;
-    const double speed = tokens.mean[static_cast<std::size_t>(depth)] / step->us * (depth == 0 ? margin : 1.0);
-    if (speed <= best_speed) continue;
+    double tokens_for_it = tokens.mean[at_depth] * (depth == 0 ? margin : 1.0);
+    if (shapes.matter && shapes.in_use > 0 && depth != shapes.in_use && !step->measured) {
+      tokens_for_it *= 1 - kOtherDepth;
+    }
+    const double charged = tokens_for_it / (step->us + shapes.first_use_us[at_depth] / kChoiceUses);
+    if (charged <= best_charged) continue;
     best.depth = depth;
-    best_speed = speed;
+    best_charged = charged;
+    best_speed = tokens_for_it / step->us;
   }
   best.off_us = steps[0]->measured ? steps[0]->us : steps[0]->least_us;
   best.off_measured = steps[0]->measured;
@@ -258,12 +319,16 @@ DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const Expec
   DepthChoice tried = best;
   double tried_speed = best_speed;
   for (std::int32_t depth = 0; depth <= max_depth; ++depth) {
-    const auto& step = steps[static_cast<std::size_t>(depth)];
+    const auto at_depth = static_cast<std::size_t>(depth);
+    const auto& step = steps[at_depth];
     if (depth == best.depth || !step) continue;
+    if (shapes.matter && step->guessed && depth > kFirstTry) continue;
     // Whoever does not draft yet has to learn what drafts cost, whatever their shapes take at first.
-    const double once_us = best.depth > 0 ? kFirstUseShare * first_use_us[static_cast<std::size_t>(depth)] : 0.0;
-    const double loss_us = step->us + once_us - tokens.mean[static_cast<std::size_t>(depth)] / best_speed;
-    const double speed = tokens.hoped[static_cast<std::size_t>(depth)] / step->least_us;
+    const double once_us = best.depth > 0 ? kFirstUseShare * shapes.first_use_us[at_depth] : 0.0;
+    const double step_loss_us = step->us - tokens.mean[at_depth] / best_speed;
+    const double loss_us = once_us + (once_us > 0 && step_loss_us > 0 ? 1 + kMoreTries : 1) * step_loss_us;
+    const std::size_t known_to = shapes.matter ? static_cast<std::size_t>(best.depth) : 0;
+    const double speed = could_bring(tokens, at_depth, known_to) / step->least_us;
     if (depth > 0 && speed > best_speed) {
       best.may_draft = true;
       if (best.depth == 0 && (best.wanted_us == 0 || loss_us < best.wanted_us))
@@ -303,12 +368,23 @@ std::int32_t DepthPolicy::choose(std::span<const Acceptance* const> requests, st
 std::int32_t DepthPolicy::choose_known(std::int32_t max_depth) {
   // Drafting that has lost as much as it may goes on where it wins clearly, by times measured; nothing is tried out.
   const bool has_lost = loss_us_ > 0;
+  const std::int32_t filled = filled_batch(std::min(known_batch_, DepthTimes::kMaxBatch));
+  if (num_tries_left_ > 0 && filled == tried_batch_ && !has_lost && now_.depth <= max_depth) {
+    --num_tries_left_;
+    now_.loss_us = 0;
+    return now_.depth;
+  }
+  const NewShapes shapes = new_shapes();
   now_ = choose_depth(times_, known_batch_, tokens_, max_depth,
                       has_lost ? -std::numeric_limits<double>::infinity() : trial_budget_us_,
-                      has_lost ? kClearlyWins : kDraftingWins, first_use_times());
+                      has_lost ? kClearlyWins : kDraftingWins, shapes);
   // Twice as much: whatever the rates promise.
   if (has_lost && (!now_.off_measured || loss_us_ > kStartLossSteps * now_.off_us)) now_.depth = 0;
   trial_budget_us_ -= now_.loss_us;
+  const bool tries_new =
+      now_.loss_us > 0 && now_.depth > 0 && shapes.first_use_us[static_cast<std::size_t>(now_.depth)] > 0;
+  num_tries_left_ = tries_new ? kMoreTries : 0;
+  tried_batch_ = filled;
   return now_.depth;
 }
 
@@ -349,31 +425,42 @@ void DepthPolicy::account_loss(const DraftedStep& step) {
   loss_us_ += std::max(0.0, usual->us - off->us) - gained_us;
 }
 
-FirstUseTimes DepthPolicy::first_use_times() const {
-  FirstUseTimes times{};
-  if (first_use_us_ <= 0) return times;
-  const KnownShapes& known =
-      known_shapes_[static_cast<std::size_t>(filled_batch(std::min(known_batch_, DepthTimes::kMaxBatch)))];
-  for (std::size_t depth = 0; depth < times.size(); ++depth) {
-    times[depth] = first_use_us_ * ((known.verified >> depth & 1 ? 0 : 1) + (known.proposed >> depth & 1 ? 0 : 1));
+NewShapes DepthPolicy::new_shapes() const {
+  NewShapes shapes;
+  shapes.matter = shapes_matter_;
+  shapes.in_use = num_proposed_;
+  if (first_use_us_ <= 0) return shapes;
+  const std::int32_t batch = std::min(known_batch_, DepthTimes::kMaxBatch);
+  const KnownShapes& known = known_shapes_[static_cast<std::size_t>(filled_batch(batch))];
+  const KnownShapes& undrafted = known_shapes_[static_cast<std::size_t>(batch)];
+  for (std::int32_t depth = 0; depth <= kMaxDraft; ++depth) {
+    const bool is_verified = depth == 0 ? undrafted.undrafted : (known.verified >> depth & 1) != 0;
+    // Launched, captured; the pass between two depths comes once.
+    int num_uses = is_verified ? 0 : 2;
+    if (depth > 0 && !known.has_proposed(depth, depth)) num_uses += 2;
+    if (depth > 0 && depth != num_proposed_ && !known.has_proposed(num_proposed_, depth)) ++num_uses;
+    shapes.first_use_us[static_cast<std::size_t>(depth)] = first_use_us_ * num_uses;
   }
-  return times;
+  return shapes;
 }
 
 void DepthPolicy::learn_shapes(const DraftedStep& step) {
+  num_proposed_ = step.num_proposals;
   if (!step.decodes_only) return;
-  const std::int32_t depth = step.num_drafts / step.batch;
+  const std::int32_t depth = step.num_drafts / step.batch, batch = std::min(step.batch, DepthTimes::kMaxBatch);
   if (step.is_first_verify || step.is_first_propose) {
+    shapes_matter_ = true;
     const auto verify = times_.verify.estimate(step.batch, depth);
     const auto propose = times_.propose.estimate(step.batch, step.num_proposals);
     if (!verify || !propose) return;
     const double longer_us = step.us - verify->us - propose->us;
     if (longer_us > 0) first_use_us_ += (first_use_us_ > 0 ? 0.1 : 1.0) * (longer_us - first_use_us_);
   }
-  KnownShapes& known =
-      known_shapes_[static_cast<std::size_t>(filled_batch(std::min(step.batch, DepthTimes::kMaxBatch)))];
-  if (!step.is_first_verify && step.num_drafts == depth * step.batch) known.verified |= 1u << depth;
-  if (!step.is_first_propose) known.proposed |= 1u << step.num_proposals;
+  if (step.num_drafts != depth * step.batch) return;
+  if (depth == 0 && !step.is_first_verify) known_shapes_[static_cast<std::size_t>(batch)].undrafted = true;
+  KnownShapes& known = known_shapes_[static_cast<std::size_t>(filled_batch(batch))];
+  if (!step.is_first_verify) known.verified |= 1u << depth;
+  if (!step.is_first_propose) known.proposed[static_cast<std::size_t>(depth)] |= 1u << step.num_proposals;
 }
 
 void DepthPolicy::add_step(const DraftedStep& step) {

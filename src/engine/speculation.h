@@ -26,10 +26,14 @@ class DepthTimes {
 
   DepthTimes();
   void add(std::int32_t batch, std::int32_t depth, double us);
-  // Measured twice and lately: that. Else from the nearest batches of the same depth, at most twice as far; else from
-  // the depths below and above at this batch, where a deeper one takes at least as long. None where nothing is near.
+  // Measured twice and lately: that. Else from the nearest batches of the same depth, scaled as another depth is or at
+  // most twice as far; else from the depths below and above at this batch, where a deeper one takes at least as long.
+  // None where nothing is near.
   // Never more than a deeper one was measured at.
   std::optional<Estimate> estimate(std::int32_t batch, std::int32_t depth) const;
+  // Of all depths up to max_depth, at the price of one.
+  using Estimates = std::array<std::optional<Estimate>, kMaxDraft + 1>;
+  Estimates estimates(std::int32_t batch, std::int32_t max_depth) const;
 
  private:
   struct Cell {
@@ -42,7 +46,16 @@ class DepthTimes {
     return cells_[static_cast<std::size_t>(batch * (kMaxDraft + 1) + depth)];
   }
   bool is_stale(const Cell& cell) const;
+  struct NearBatches {
+    std::int32_t nearest = 0;  // with this depth measured; 0: none
+    bool is_far = false;       // it is less than half or more than twice as large
+    double us_between = 0;     // on the line between those below and above; 0: not close enough
+  };
+  NearBatches near_batches(std::int32_t batch, std::int32_t depth) const;
+  // Measured twice, or by the nearest batches; 0: not known.
+  double likely_us(std::int32_t batch, std::int32_t depth) const;
   std::optional<Estimate> of_depth(std::int32_t batch, std::int32_t depth) const;
+  std::optional<Estimate> among_depths(const Estimates& alone, std::int32_t batch, std::int32_t depth) const;
   std::optional<Estimate> of_near_batches(std::int32_t batch, std::int32_t depth) const;
 
   // Of a batch: the depth measured last, how often in a row.
@@ -68,7 +81,7 @@ class DepthTimes {
 
   std::vector<Cell> cells_;                       // [1 + kMaxBatch, 1 + kMaxDraft]
   std::vector<Run> runs_;                         // [1 + kMaxBatch]
-  std::array<BatchSet, kMaxDraft + 1> measured_;  // batches whose cell of the depth was measured twice
+  std::array<BatchSet, kMaxDraft + 1> measured_;  // batches with a time of the depth
   std::int64_t num_added_ = 0;
 };
 
@@ -131,16 +144,23 @@ struct DepthChoice {
 
 inline constexpr double kDraftingWins = 1.01;
 
-// By depth: what a step of it takes longer once, where its shape was not used before.
-using FirstUseTimes = std::array<double, kMaxDraft + 1>;
+// Where each batch and depth is a shape that is slow at first.
+struct NewShapes {
+  bool matter = false;      // some were seen to be
+  std::int32_t in_use = 0;  // depth of the drafts that the step to come verifies
+  // By depth: what its shapes will take longer before they are as fast as later on.
+  std::array<double, kMaxDraft + 1> first_use_us{};
+};
 
 // The depth in [0, max_depth] with the most tokens per second by the likely times and mean rates; drafting has to win
 // by `margin`. Depth 0 is measured first. Where another depth could be faster by its least time and hoped rates, and
-// trying it is expected to cost at most `budget_us`, that one. Where drafting is on, some of what a shape's first use
-// takes is part of what a try costs.
+// trying it is expected to cost at most `budget_us`, that one.
+// Where shapes matter, those that are new count: among many steps where a depth is chosen, some of it where one is
+// tried and drafting is on. Then the depth in use stays where another is hardly better by times that are estimated, the
+// first drafts of all are few, and of the places that are verified anyway nothing else is hoped for.
 DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const ExpectedTokens& tokens,
                          std::int32_t max_depth, double budget_us, double margin = kDraftingWins,
-                         const FirstUseTimes& first_use_us = {});
+                         const NewShapes& shapes = {});
 
 // A step as the policy sees it.
 struct DraftedStep {
@@ -175,6 +195,8 @@ class DepthPolicy {
   std::int32_t choose_known(std::int32_t max_depth);
   // Of the requests that this step draws a token for.
   std::int32_t choose(std::span<const Acceptance* const> requests, std::int32_t max_depth);
+  // What the step decided on goes by.
+  const DepthChoice& choice() const { return now_; }
   // What the drafter needs of the step decided on.
   DrafterFeed feed() const;
   // After each step that verified drafts of a request: of those accepted, what its answer grew by.
@@ -185,17 +207,26 @@ class DepthPolicy {
  private:
   void account_loss(const DraftedStep& step);
   void learn_shapes(const DraftedStep& step);
-  FirstUseTimes first_use_times() const;
+  NewShapes new_shapes() const;
 
   StepTimes times_;
   Acceptance all_{512};
-  // Depths, a bit each, whose shapes are known: of verifying steps and of draft passes, by filled_batch().
+  // Depths, a bit each, whose shapes are known, by filled_batch(): of verifying steps, and of draft passes behind each
+  // depth verified. Steps without drafts are not filled up: by batch.
   struct KnownShapes {
-    std::uint16_t verified = 1, proposed = 1;
+    std::uint16_t verified = 0;
+    bool undrafted = false;
+    std::array<std::uint16_t, kMaxDraft + 1> proposed{};
+    bool has_proposed(std::int32_t verified_depth, std::int32_t depth) const {
+      return (proposed[static_cast<std::size_t>(verified_depth)] >> depth & 1) != 0;
+    }
   };
   std::vector<KnownShapes> known_shapes_ = std::vector<KnownShapes>(DepthTimes::kMaxBatch * 3 / 2 + 1);
-  double first_use_us_ = 0;   // of one shape, longer than later ones; 0: shapes make no difference here
-  DepthChoice now_, before_;  // of this step's proposals, of those that it verifies
+  bool shapes_matter_ = false;
+  double first_use_us_ = 0;        // of one shape, longer than later ones; 0: shapes make no difference here
+  std::int32_t num_proposed_ = 0;  // of each sequence in the last step
+  std::int32_t num_tries_left_ = 0, tried_batch_ = 0;  // of the depth tried last, whose shapes were new
+  DepthChoice now_;                                    // of this step's proposals
   double trial_budget_us_ = 0;
   double loss_us_ = 0;                            // by drafting against none, less what it may be
   ExpectedTokens tokens_;                         // of the step decided on last

@@ -88,6 +88,9 @@ inline std::vector<DraftWorld> measured_draft_worlds() {
       {"an H200 as measured",
        line({{1, 390}, {3, 408}, {8, 433}, {16, 485}, {32, 600}, {64, 740}, {128, 850}, {192, 900}, {384, 1200}}),
        [](std::int32_t batch, std::int32_t depth) { return depth * (90 + 1.3 * batch); }, 250, 1250},
+      {"an H200 at noon",
+       line({{1, 380}, {3, 400}, {8, 433}, {16, 485}, {32, 610}, {64, 775}, {96, 910}, {128, 995}, {192, 1300}, {384, 2200}}),
+       [](std::int32_t batch, std::int32_t depth) { return depth * (85 + 1.4 * batch); }, 250, 1250},
   };
 }
 // Of the mini model on its tasks.

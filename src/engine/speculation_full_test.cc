@@ -1,7 +1,12 @@
 // Adaptive depth on a virtual clock: every world, acceptance and load, with and without noise.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdio>
+#include <vector>
+
 #include "engine/speculation_bench.h"
+#include "engine/speculation_runs_bench.h"
 
 namespace fathom {
 namespace {
@@ -84,6 +89,60 @@ TEST(SpeculationFull, NewShapes) {
       "%d cases with new shapes: adaptive %.2f %% over the best fixed depth, at most %.2f %%; first uses left out at "
       "most %.2f %%, in %d cases over 3 %%; over off's bound %.2f %%\n",
       num_cases, 100 * mean, 100 * worst_best, 100 * worst_later, num_late, 100 * worst_bound);
+}
+
+// What `fathom bench draft` does on a card whose shapes are launched and captured first, by the steps it measured
+// there: runs of 0.2 s, behind as many as warm up or from the first step on, where every shape is new.
+void compare_runs(const DraftWorld& world, bool from_cold, double most_over_best) {
+  constexpr int kMachines = 8;
+  constexpr DraftNoise kNoise{0.03, 0.05, 1.4};
+  const DraftProfile profile = measured_draft_profile();
+  for (const std::int32_t batch : {1, 4, 16, 64}) {
+    DraftRuns runs = plan_draft_runs(world, batch, 200'000);
+    if (from_cold) runs.most_warm_ups = 0;
+    std::array<std::array<DraftRunsTime, kMachines>, 7> times;  // the last: adaptive
+    for (std::size_t depth = 0; depth < times.size(); ++depth) {
+      for (std::size_t machine = 0; machine < kMachines; ++machine) {
+        const auto fixed = depth + 1 < times.size() ? static_cast<std::int32_t>(depth) : -1;
+        times[depth][machine] = DraftRunsClock(world, profile, fixed, kNoise, 100 * machine + depth).measure(runs);
+      }
+    }
+    const auto mean = [&](std::size_t depth, auto&& value) {
+      double sum = 0;
+      for (const DraftRunsTime& time : times[depth]) sum += value(time) / kMachines;
+      return sum;
+    };
+    const auto us_per_token = [](const DraftRunsTime& time) { return 1 / time.tokens_per_us(); };
+    std::size_t best = 0;
+    for (std::size_t depth = 1; depth + 1 < times.size(); ++depth) {
+      if (mean(depth, us_per_token) < mean(best, us_per_token)) best = depth;
+    }
+    const std::size_t adaptive = times.size() - 1;
+    const double over_best = mean(adaptive, us_per_token) / mean(best, us_per_token) - 1;
+    const double over_off = mean(adaptive, us_per_token) / mean(0, us_per_token) - 1;
+    const auto share = [](double DraftRunsTime::* part) {
+      return [part](const DraftRunsTime& time) { return 100 * time.*part / time.us; };
+    };
+    std::printf(
+        "%s, batch %d, %s: %.2f %% over the best fixed depth (%zu), %.1f %% over off; of its time first uses %.2f %% "
+        "(%.0f; the best's %.2f %%), tries %.2f %%, wrong choices %.2f %%\n",
+        world.name.c_str(), batch, from_cold ? "cold" : "warm", 100 * over_best, best, 100 * over_off,
+        mean(adaptive, share(&DraftRunsTime::first_uses_us)),
+        mean(adaptive, [](const DraftRunsTime& time) { return time.num_first_uses; }),
+        mean(best, share(&DraftRunsTime::first_uses_us)), mean(adaptive, share(&DraftRunsTime::tried_us)),
+        mean(adaptive, share(&DraftRunsTime::wrong_us)));
+    EXPECT_LE(over_best, most_over_best) << world.name << ", batch " << batch << (from_cold ? ", cold" : ", warm");
+    EXPECT_LE(over_off, 0.0) << world.name << ", batch " << batch;
+  }
+}
+
+TEST(SpeculationFull, RunsOnAMeasuredCard) {
+  const std::vector<DraftWorld> worlds = measured_draft_worlds();
+  ASSERT_EQ(worlds.size(), 3u);
+  for (std::size_t card = 1; card < worlds.size(); ++card) compare_runs(worlds[card], false, 0.03);
+  compare_runs(worlds[1], true, 0.03);
+  // At batch 64 depth 1 is best, at the few sequences of a run's end depth 2: both have shapes that are new.
+  compare_runs(worlds[2], true, 0.045);
 }
 
 }  // namespace

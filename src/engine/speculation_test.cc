@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "engine/engine.h"
 #include "engine/scripted_answer.h"
@@ -231,6 +232,112 @@ DraftedStep step_of(std::int32_t num_drafts, std::int32_t num_proposals, std::in
   step.num_drafts = num_drafts, step.num_proposals = num_proposals, step.num_tokens = num_tokens;
   step.us = us;
   return step;
+}
+
+// Where shapes are slow at first the depth in use stays until another one is better by more than its new shapes cost,
+// shared among the steps to come.
+TEST(Speculation, NewShapesCountWhereADepthIsChosen) {
+  const StepTimes times = times_of(1, {1000, 1000, 1060});
+  const auto choose = [&](double rate, double first_use_us) {
+    NewShapes shapes;
+    shapes.matter = true;
+    shapes.in_use = 1;
+    shapes.first_use_us[2] = first_use_us;
+    return choose_depth(times, 1, tokens_of(1, rate), 2, 0, kDraftingWins, shapes).depth;
+  };
+  // 2.19 tokens in 1060 us against 1.7 in 1000: 2.066 to 1.7 a ms. With 30 ms of first uses in 100 steps 1.610.
+  EXPECT_EQ(choose(0.7, 0), 2);
+  EXPECT_EQ(choose(0.7, 20'000), 2) << "1.738 to 1.7";
+  EXPECT_EQ(choose(0.7, 30'000), 1);
+}
+
+// A depth that was not measured has to win by 2 % over the one in use, and only where shapes matter.
+TEST(Speculation, AnEstimateHasToWinOverTheDepthInUse) {
+  const StepTimes times = times_of(1, {1000, 1300});  // depth 2 is likely to take 1600
+  const auto choose = [&](bool matter, double rate) {
+    NewShapes shapes;
+    shapes.matter = matter;
+    shapes.in_use = 1;
+    return choose_depth(times, 1, tokens_of(1, rate), 2, -1e9, kDraftingWins, shapes).depth;
+  };
+  // At rate 0.73: 2.2629 / 1600 = 1.414 tokens a ms against 1.73 / 1300 = 1.331; at 0.69 1.354 to 1.300; at 0.63 1.267
+  // to 1.254, 1 % more.
+  EXPECT_EQ(choose(true, 0.73), 2);
+  EXPECT_EQ(choose(true, 0.63), 1);
+  EXPECT_EQ(choose(false, 0.63), 2);
+}
+
+// What is verified anyway is known: hope for it is no reason to try a shallower depth. Behind it there is.
+TEST(Speculation, HopeCountsBehindThePlacesInUse) {
+  const StepTimes times = times_of(1, {1000, 1100, 1200, 1300});
+  NewShapes shapes;
+  shapes.matter = true;
+  const auto tried = [&](bool matter, const ExpectedTokens& tokens) {
+    shapes.matter = matter;
+    return choose_depth(times, 1, tokens, 3, 1e6, kDraftingWins, shapes).depth;
+  };
+  // Depth 1: 1.5 / 1.1 = 1.36; 2: 1.6 / 1.2 = 1.33; 3: 1.6 / 1.3.
+  ExpectedTokens tokens = tokens_of(1, 0.0);
+  tokens.mean = {1, 1.5, 1.6, 1.6};
+  tokens.hoped = {1, 1.9, 2.0, 2.0};  // only the first place is hoped to be better
+  EXPECT_EQ(tried(true, tokens), 1);
+  EXPECT_EQ(tried(false, tokens), 2) << "2.0 / 1.2 is more than 1.36";
+  tokens.hoped = {1, 1.5, 2.0, 2.2};  // 1.5 + 0.5 and + 0.7
+  EXPECT_EQ(tried(true, tokens), 3);
+}
+
+TEST(Speculation, TheFirstDraftsAreFewWhereShapesAreNew) {
+  const StepTimes undrafted = times_of(1, {10});
+  NewShapes shapes;
+  EXPECT_EQ(choose_depth(undrafted, 1, tokens_of(1, 0.7, 1), 5, 1e3, kDraftingWins, shapes).depth, 5);
+  shapes.matter = true;
+  EXPECT_EQ(choose_depth(undrafted, 1, tokens_of(1, 0.7, 1), 5, 1e3, kDraftingWins, shapes).depth, 2);
+}
+
+// A batch that is far from all measured ones of a depth, but not of another: the ratio of the two is taken over.
+TEST(Speculation, FarBatchesAreScaledAsAnotherDepthIs) {
+  DepthTimes times;
+  for (int i = 0; i < 4; ++i) {
+    times.add(64, 0, 800);
+    times.add(64, 2, 1600);
+    times.add(12, 2, 700);
+  }
+  EXPECT_DOUBLE_EQ(times.estimate(12, 0)->us, 350);
+  EXPECT_DOUBLE_EQ(times.estimate(12, 0)->least_us, 0.7 * 350);
+  EXPECT_FALSE(times.estimate(12, 0)->measured);
+  EXPECT_FALSE(times.estimate(256, 0)) << "no depth is near";
+  times.add(20, 0, 500);  // one time is enough for its neighbours
+  EXPECT_NEAR(times.estimate(16, 0)->us, 500 * times.estimate(16, 2)->us / times.estimate(20, 2)->us, 1e-9);
+}
+
+// A shape's first uses are not measured: a try of one goes on until it is.
+TEST(Speculation, ATryOfNewShapesIsOfAFewSteps) {
+  DepthPolicy policy;
+  Acceptance acceptance(DepthPolicy::kRequestTrials);
+  const Acceptance* const request = &acceptance;
+  std::int32_t drafts = 0;
+  std::array<int, 3> uses{};
+  std::vector<std::int32_t> depths;
+  for (int i = 0; i < 3000; ++i) {
+    const std::int32_t depth = policy.choose({&request, 1}, 2);
+    DraftedStep step = step_of(drafts, depth, 1 + std::min(drafts, 1), 1000 + 100.0 * drafts);
+    step.is_first_verify = uses[static_cast<std::size_t>(drafts)]++ < 2;
+    if (step.is_first_verify) step.us += 2000;
+    policy.add_step(step);
+    policy.add_drafts(drafts, std::min(drafts, 1));
+    acceptance.add(drafts, std::min(drafts, 1));
+    depths.push_back(depth);
+    drafts = depth;
+  }
+  // The first draft is always right, the second never: depth 1 is best.
+  int num_others = 0, num_changes = 0;
+  for (std::size_t i = 1000; i < depths.size(); ++i) {
+    num_others += depths[i] != 1 ? 1 : 0;
+    num_changes += depths[i] != depths[i - 1] ? 1 : 0;
+  }
+  EXPECT_LE(num_others, 40);
+  EXPECT_LE(num_changes, 40);
+  EXPECT_GT(uses[2], 2) << "the second depth was measured too";
 }
 
 // Drafts of 400 steps of one sequence, all of them right, in which drafting pays; `disturb(step)` says what else
