@@ -171,16 +171,16 @@ std::optional<DepthTimes::Estimate> DepthTimes::of_depth(std::int32_t batch, std
 }
 
 std::optional<DepthTimes::Estimate> DepthTimes::estimate(std::int32_t batch, std::int32_t depth) const {
-  return estimates(batch, depth)[static_cast<std::size_t>(depth)];
+  return estimates(batch, depth, kMaxDraft)[static_cast<std::size_t>(depth)];
 }
 
-DepthTimes::Estimates DepthTimes::estimates(std::int32_t batch, std::int32_t max_depth) const {
+DepthTimes::Estimates DepthTimes::estimates(std::int32_t batch, std::int32_t first, std::int32_t last) const {
   batch = std::clamp(batch, 1, kMaxBatch);
   Estimates alone, found;
-  for (std::int32_t depth = 0; depth <= kMaxDraft; ++depth) {
+  for (std::int32_t depth = 0; depth <= last; ++depth) {
     alone[static_cast<std::size_t>(depth)] = of_depth(batch, depth);
   }
-  for (std::int32_t depth = 0; depth <= max_depth; ++depth) {
+  for (std::int32_t depth = first; depth <= last; ++depth) {
     found[static_cast<std::size_t>(depth)] = among_depths(alone, batch, depth);
   }
   return found;
@@ -287,8 +287,8 @@ void ExpectedTokens::add(const Acceptance::Rates& request, std::int32_t most) {
 
 DepthChoice choose_depth(const StepTimes& times, std::int32_t batch, const ExpectedTokens& tokens,
                          std::int32_t max_depth, double budget_us, double margin, const NewShapes& shapes) {
-  DepthTimes::Estimates steps = times.verify.estimates(batch, max_depth);
-  const DepthTimes::Estimates proposals = times.propose.estimates(batch, max_depth);
+  DepthTimes::Estimates steps = times.verify.estimates(batch, 0, max_depth);
+  const DepthTimes::Estimates proposals = times.propose.estimates(batch, 0, max_depth);
   DepthChoice best;
   double best_speed = 0, best_charged = 0;
   for (std::int32_t depth = 0; depth <= max_depth; ++depth) {

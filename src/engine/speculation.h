@@ -31,9 +31,9 @@ class DepthTimes {
   // None where nothing is near.
   // Never more than a deeper one was measured at.
   std::optional<Estimate> estimate(std::int32_t batch, std::int32_t depth) const;
-  // Of all depths up to max_depth, at the price of one.
+  // Of the depths [first, last], by those up to `last` alone; at the price of one.
   using Estimates = std::array<std::optional<Estimate>, kMaxDraft + 1>;
-  Estimates estimates(std::int32_t batch, std::int32_t max_depth) const;
+  Estimates estimates(std::int32_t batch, std::int32_t first, std::int32_t last) const;
 
  private:
   struct Cell {
