@@ -73,7 +73,7 @@ def test_drafts(scratch):
     bare = scratch / "bare"
     check(fathom("synth", "--config", "mini", "--draft", "none", "--out", bare)[0] == 0, "synth without a draft head")
     for text in ("2", "adaptive"):
-        refuse(("generate", "--model", bare, "--prompt", "a", "--draft", text), "--draft", "without draft tensors",
+        refuse(("generate", "--model", bare, "--prompt", "a", "--draft", text), "--draft", "without usable draft tensors",
                "--draft off")
 
 

@@ -24,10 +24,11 @@ Result<DraftChoice> parse_drafts(const std::string& flag, const std::string& tex
 Status check_drafts(const std::string& flag, const DraftChoice& choice, const Model& model) {
   if (choice.num_drafts == 0) return {};
   if (model.draft_kind() == DraftKind::kNone) {
-    return invalid_argument(flag +
-                            ": found a checkpoint without draft tensors (mtp.*), expected an MTP block or a DSpark "
-                            "drafter; give " +
-                            flag + " off");
+    return invalid_argument(
+        flag +
+        ": found a checkpoint without usable draft tensors (mtp.*), expected an MTP block or a DSpark "
+        "drafter; give " +
+        flag + " off");
   }
   const std::int32_t most = model.config().dspark_block_size;
   if (model.draft_kind() == DraftKind::kDspark && !choice.adaptive && choice.num_drafts > most) {
