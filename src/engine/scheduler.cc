@@ -294,6 +294,9 @@ StepPlan& Scheduler::plan() {
   const std::int64_t evicted = prefix_cache_.evicted_blocks();
   plan_decodes();
   plan_prefills();
+  // One that is let in with all but its last token found in the cache decodes; with nothing else to do, now: nobody
+  // would come to plan the next step.
+  if (entries_.empty()) plan_decodes();
   cover_proposals();
   if (const std::int64_t now = prefix_cache_.evicted_blocks(); now > evicted) {
     events_.push_back({EventKind::kEvict, 0, plan_.step, {}, 0, static_cast<std::int32_t>(now - evicted)});

@@ -13,6 +13,24 @@
 namespace fathom {
 namespace {
 
+// An expression's other characters are handed to the library by their code points, whose digits are no count.
+TEST(Grammar, CodePointsAreNoCounts) {
+  const GrammarSpec spec{GrammarKind::kJsonSchema, schema_of("^[0-9]+\u2014[0-9]{1,200}$")};
+  EXPECT_TRUE(accepts(spec, "\"1\u2014" + std::string(200, '2') + "\""));
+  EXPECT_FALSE(accepts(spec, "\"1-2\""));
+}
+
+// Each refers to the next one twice: written out, thousands of millions.
+TEST(Grammar, ReferencesThatDoubleAreNotWrittenOut) {
+  std::string defs = "{";
+  for (int i = 0; i < 40; ++i) {
+    const std::string next = R"({"$ref": "#/$defs/a)" + std::to_string(i + 1) + "\"}";
+    defs += "\"a" + std::to_string(i) + R"(": {"anyOf": [)" + next + ", " + next + "]}, ";
+  }
+  const GrammarSpec spec = call_spec(R"({"$ref": "#/$defs/a0"})", defs + R"("a40": {"type": "integer"}})");
+  EXPECT_TRUE(accepts(spec, call_text("5", false)));
+}
+
 // Masks of large counts are ready made for the most part: at each place they hold what is taken, which the library
 // finds in another way, and nothing else.
 TEST(Grammar, MasksOfLargeCountsHoldWhatIsTaken) {

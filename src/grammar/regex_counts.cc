@@ -11,7 +11,12 @@ constexpr std::int64_t kNoAnswer = 999'999'999;
 
 // A class, an escape or a character of the expression at `at`; where it ends.
 std::size_t end_of_item(std::string_view regex, std::size_t at) {
-  if (regex[at] == '\\') return std::min(at + 2, regex.size());
+  if (regex[at] == '\\') {
+    // \u{2014} is a character, no count.
+    const bool is_code_point = regex.substr(at).starts_with("\\u{");
+    const std::size_t close = is_code_point ? regex.find('}', at) : std::string_view::npos;
+    return close != std::string_view::npos ? close + 1 : std::min(at + 2, regex.size());
+  }
   if (regex[at] != '[') return at + 1;
   for (++at; at < regex.size() && regex[at] != ']'; ++at) at += regex[at] == '\\' ? 1 : 0;
   return std::min(at + 1, regex.size());

@@ -6,10 +6,11 @@ namespace fathom {
 namespace {
 
 TEST(RegexCounts, LargeOnesAreFoundOutsideOfClassesAndEscapes) {
-  for (const char* regex : {"a{129}", "x[a-z]{1,200}y", "(ab){200,}", "[\\]]{0,129}", "\\\\{129}"}) {
+  for (const char* regex : {"a{129}", "x[a-z]{1,200}y", "(ab){200,}", "[\\]]{0,129}", "\\\\{129}", "\\u{2014}{200}"}) {
     EXPECT_TRUE(has_large_count(regex)) << regex;
   }
-  for (const char* regex : {"a{128}", "a{0,128}", "a{5,}", "[{200}]", "\\{200}", "a{,200}", "a{x}", "", "[a{200}"}) {
+  for (const char* regex : {"a{128}", "a{0,128}", "a{5,}", "\\u{2014}x", "[\\u{2014}]", "[{200}]", "\\{200}", "a{,200}",
+                            "a{x}", "", "[a{200}"}) {
     EXPECT_FALSE(has_large_count(regex)) << regex;
   }
 }
@@ -21,6 +22,7 @@ TEST(RegexCounts, LargeOnesAreGivenAnEnd) {
 
 TEST(RegexCounts, LargeOnesAreMadeSmall) {
   EXPECT_EQ(small_counts("^a{200,}(b{0,1000}c{2,3}){129}$"), "^a{1,2}(b{0,1}c{2,3}){1,2}$");
+  EXPECT_EQ(small_counts("\\u{2014}\\u{2014}{200}"), "\\u{2014}\\u{2014}{1,2}");
 }
 
 TEST(RegexCounts, AClassAloneIsKnown) {

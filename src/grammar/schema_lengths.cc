@@ -52,12 +52,29 @@ class Value {
 
  private:
   static constexpr int kMostDepth = 64;
+  static constexpr std::size_t kMostCopied = std::size_t{1} << 22;  // bytes, about, of all that references stand for
+
+  // References to what refers again, twice each, would grow without end.
+  bool may_copy(const Json& target) {
+    std::vector<const Json*> todo{&target};
+    while (!todo.empty() && num_copied_bytes_ <= kMostCopied) {
+      const Json& one = *todo.back();
+      todo.pop_back();
+      num_copied_bytes_ += sizeof(Json) + (one.is_string() ? one.get_ref<const std::string&>().size() : 0);
+      if (!one.is_structured()) continue;
+      for (const auto& [key, value] : one.items()) {
+        num_copied_bytes_ += key.size();
+        todo.push_back(&value);
+      }
+    }
+    return num_copied_bytes_ <= kMostCopied;
+  }
 
   bool follow(Json& schema, int depth) {
     if (depth > kMostDepth || !schema.is_object()) return false;
     if (schema.contains("$ref")) {
       const Json* target = schema["$ref"].is_string() ? resolve_reference(root_, schema["$ref"]) : nullptr;
-      if (target == nullptr) return false;
+      if (target == nullptr || !may_copy(*target)) return false;
       schema = Json(*target);
       return follow(schema, depth + 1);
     }
@@ -104,6 +121,7 @@ class Value {
   LengthBounds bounds_;
   bool has_any_ = false;
   int num_texts_ = 0;
+  std::size_t num_copied_bytes_ = 0;
 };
 
 // Whether something refers to what take_text_bounds writes in its place: the reference would lose its bounds.

@@ -33,7 +33,7 @@ std::string changed_tool(const JsonValue& block) {
 // One message of theirs becomes one or more of ours; `out` takes them.
 class MessageReader {
  public:
-  MessageReader(RequestFields& fields, const DeferredTools& tools, JsonValue& out)
+  MessageReader(RequestFields& fields, DeferredTools& tools, JsonValue& out)
       : fields_(fields), tools_(tools), out_(out) {}
 
   // is_past: a later message is the user's.
@@ -235,11 +235,11 @@ class MessageReader {
   }
 
   RequestFields& fields_;
-  const DeferredTools& tools_;
+  DeferredTools& tools_;
   JsonValue& out_;
 };
 
-JsonValue read_messages(RequestFields& fields, const DeferredTools& tools) {
+JsonValue read_messages(RequestFields& fields, DeferredTools& tools) {
   JsonValue out = json_array();
   MessageReader reader(fields, tools, out);
   if (const JsonValue* system = fields.find("system")) {
@@ -462,7 +462,7 @@ std::optional<AnthropicRequest> read_anthropic(const JsonValue& body, const Serv
   RequestFields tool_fields(tool_body);
   out.tools = read_tools(tool_fields, model.grammar != nullptr, places);
   fields.absorb(tool_fields);
-  const DeferredTools deferred(out.tools.tools, deferred_names);
+  DeferredTools deferred(out.tools.tools, deferred_names);
   const JsonValue messages = fields.failed() ? json_array() : read_messages(fields, deferred);
   if (fields.failed()) {
     error = fields.error();

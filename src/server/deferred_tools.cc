@@ -21,12 +21,13 @@ DeferredTools::DeferredTools(const JsonValue* tools, const std::set<std::string>
   }
 }
 
-std::string DeferredTools::text_of(std::span<const std::string> names) const {
+std::string DeferredTools::text_of(std::span<const std::string> names) {
   std::string definitions, others;
   for (const std::string& name : names) {
     const auto found = definitions_.find(name);
     if (found != definitions_.end()) {
       definitions += "<function>" + found->second + "</function>\n";
+      definitions_.erase(found);
     } else {
       others += (others.empty() ? "" : "\n") + ("[tool_reference " + name + "]");
     }

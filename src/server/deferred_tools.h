@@ -20,13 +20,13 @@ class DeferredTools {
 
   // The tools at the head.
   const JsonValue& shown() const { return shown_; }
-  // What the model reads where these tools come up: the definitions of those that are not at the head, and the names of
-  // the others.
-  std::string text_of(std::span<const std::string> names) const;
+  // What the model reads where these tools come up: the definitions of those that are not at the head, the first time
+  // each comes up, and the names of the others. So all texts together are no longer than the body that names them.
+  std::string text_of(std::span<const std::string> names);
 
  private:
   JsonValue shown_;
-  std::map<std::string, std::string> definitions_;  // JSON by name
+  std::map<std::string, std::string> definitions_;  // JSON by name, of those that the model has not read yet
 };
 
 }  // namespace fathom

@@ -471,7 +471,7 @@ std::optional<ResponsePlan> read_responses(const RouteCall& call, ApiError& erro
   };
   if (fields.failed()) return failed_with(fields.error());
 
-  const DeferredTools deferred(plan.tools.tools, tools.deferred);
+  DeferredTools deferred(plan.tools.tools, tools.deferred);
   const ResponsesInput items = read_responses_input(fields, instructions, deferred, *input);
   if (fields.failed()) return failed_with(fields.error());
   const auto conversation = read_client_chat(items.messages, &deferred.shown());

@@ -55,7 +55,7 @@ bool is_client_output(std::string_view type) {
 // beside; one is put together from neighbours.
 class InputReader {
  public:
-  InputReader(RequestFields& fields, const DeferredTools& tools) : fields_(fields), tools_(tools) {}
+  InputReader(RequestFields& fields, DeferredTools& tools) : fields_(fields), tools_(tools) {}
 
   ResponsesInput read(const JsonValue& input) {
     if (input.is(Kind::kString)) {
@@ -332,7 +332,7 @@ class InputReader {
   }
 
   RequestFields& fields_;
-  const DeferredTools& tools_;
+  DeferredTools& tools_;
   JsonValue messages_ = json_array();
   bool open_ = false, has_text_ = false;  // an assistant message is being put together
   JsonValue text_ = json_array(), calls_ = json_array();
@@ -343,7 +343,7 @@ class InputReader {
 }  // namespace
 
 ResponsesInput read_responses_input(RequestFields& fields, const std::optional<std::string>& instructions,
-                                    const DeferredTools& tools, const JsonValue& input) {
+                                    DeferredTools& tools, const JsonValue& input) {
   InputReader reader(fields, tools);
   if (instructions && !instructions->empty()) reader.add("system", json_string(*instructions));
   return reader.read(input);

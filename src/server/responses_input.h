@@ -24,6 +24,6 @@ struct ResponsesInput {
 // neither. What stands on a server (item_reference, compaction) is refused.
 // Tools that come up among the items are told of there.
 ResponsesInput read_responses_input(RequestFields& fields, const std::optional<std::string>& instructions,
-                                    const DeferredTools& tools, const JsonValue& input);
+                                    DeferredTools& tools, const JsonValue& input);
 
 }  // namespace fathom

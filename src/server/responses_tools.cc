@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/json_build.h"
+#include "server/tool_choice.h"
 
 namespace fathom {
 namespace {
@@ -91,6 +92,10 @@ struct ToolPlace {
   bool is_later = false;  // among the items: one that is offered already is what it was
 };
 
+// Its tools' names each begin with it.
+constexpr std::size_t kMostNamespaceBytes = 256;
+constexpr std::size_t kMostIgnoredTypes = 100;
+
 void offer(JsonValue function, CallTarget target, const ToolPlace& place, JsonValue& list, ResponsesTools& out) {
   const std::string name = json_text_of(function.find("name"));
   if (place.is_later && out.targets.contains(name)) return;
@@ -128,6 +133,11 @@ void read_namespace(RequestFields& fields, const JsonValue& space, const ToolPla
   if (!sent.failed() && (!name || name->empty() || name->find('"') != std::string::npos)) {
     sent.fail("name", "expected a name without quotes");
   }
+  if (!sent.failed() && name->size() > kMostNamespaceBytes) {
+    sent.fail("name", "found " + std::to_string(name->size()) + " bytes, expected at most " +
+                          std::to_string(kMostNamespaceBytes));
+  }
+  if (!sent.failed()) are_few(sent, tools, "tools");
   fields.absorb(sent);
   for (std::size_t i = 0; !fields.failed() && i < tools->items.size(); ++i) {
     const ToolPlace place{*name, outer.where + ".tools[" + std::to_string(i) + "]", outer.is_later};
@@ -149,7 +159,9 @@ void read_tool(RequestFields& fields, const JsonValue& tool, const ToolPlace& pl
     return read_search(fields, tool, place, list, out);
   }
   if (!sent.failed() && *type != "function" && *type != "custom") {
-    if (std::find(out.ignored.begin(), out.ignored.end(), *type) == out.ignored.end()) out.ignored.push_back(*type);
+    const bool is_told = out.ignored.size() >= kMostIgnoredTypes ||
+                         std::find(out.ignored.begin(), out.ignored.end(), *type) != out.ignored.end();
+    if (!is_told) out.ignored.push_back(*type);
     return;
   }
   const auto name = sent.string("name");
@@ -183,6 +195,7 @@ void read_later_tools(RequestFields& fields, bool strict_is_offered, JsonValue& 
     RequestFields sent(item, where + ".");
     const JsonValue* tools = sent.array("tools");
     if (!sent.failed() && tools == nullptr) sent.fail("tools", "found none, expected an array");
+    if (!sent.failed()) are_few(sent, tools, "tools");
     fields.absorb(sent);
     for (std::size_t j = 0; !fields.failed() && j < tools->items.size(); ++j) {
       const ToolPlace place{{}, where + ".tools[" + std::to_string(j) + "]", true};
@@ -238,7 +251,7 @@ JsonValue translate_choice(RequestFields& fields, const JsonValue& choice, const
   }
   JsonValue out = choice;
   for (auto& member : out.members) {
-    if (member.key != "tools") continue;
+    if (member.key != "tools" || !are_few(fields, &member.value, "tool_choice.tools")) continue;
     for (std::size_t i = 0; i < member.value.items.size(); ++i) {
       JsonValue& tool = member.value.items[i];
       const std::string of_tool = json_text_of(tool.find("type"));
@@ -257,7 +270,8 @@ std::vector<std::string> names_for_model(const JsonValue& tools) {
     const std::string name = json_text_of(tool.find("name"));
     const JsonValue* within = tool.find("tools");
     if (within == nullptr && !name.empty()) names.push_back(name);
-    for (std::size_t i = 0; within != nullptr && i < within->items.size(); ++i) {
+    const bool is_namespace = within != nullptr && name.size() <= kMostNamespaceBytes;
+    for (std::size_t i = 0; is_namespace && i < within->items.size(); ++i) {
       names.push_back(name_for_model(name, json_text_of(within->items[i].find("name"))));
     }
   }
@@ -273,6 +287,7 @@ ResponsesTools translate_responses_tools(RequestFields& fields, bool strict_is_o
   ResponsesTools out;
   out.body = json_object();
   const JsonValue* tools = fields.array("tools");
+  if (!fields.failed()) are_few(fields, tools, "tools");
   JsonValue list = json_array();
   for (std::size_t i = 0; tools != nullptr && i < tools->items.size() && !fields.failed(); ++i) {
     read_tool(fields, tools->items[i], {{}, "tools[" + std::to_string(i) + "]"}, strict_is_offered, list, out);

@@ -68,6 +68,7 @@ bool is_offered(const ToolFields& tools, const std::string& name) {
 
 void read_tool_list(RequestFields& fields, const JsonValue& tools, bool strict_is_offered,
                     const std::vector<std::string>& places, ToolFields& out) {
+  if (!are_few(fields, &tools, "tools")) return;
   for (std::size_t i = 0; i < tools.items.size() && !fields.failed(); ++i) {
     const std::string where = places.empty() ? "tools[" + std::to_string(i) + "]" : places[i];
     const std::string of_function = where + (places.empty() ? ".function." : ".");
@@ -117,6 +118,7 @@ void read_allowed(RequestFields& fields, const JsonValue& choice, ToolFields& ou
   if (!allowed.failed() && *mode == "required") out.choice = ToolFields::Choice::kRequired;
   std::set<std::string> names;
   const JsonValue* tools = allowed.array("tools");
+  if (!allowed.failed()) are_few(allowed, tools, "tools");
   for (std::size_t i = 0; tools != nullptr && i < tools->items.size() && !allowed.failed(); ++i) {
     const JsonValue& tool = tools->items[i];
     const std::string where = "tools[" + std::to_string(i) + "]";
@@ -172,6 +174,13 @@ void read_choice(RequestFields& fields, ToolFields& out) {
 }
 
 }  // namespace
+
+bool are_few(RequestFields& fields, const JsonValue* list, const std::string& where) {
+  if (list == nullptr || list->items.size() <= kMostTools) return true;
+  fields.fail(where, "found " + std::to_string(list->items.size()) + " entries, expected at most " +
+                         std::to_string(kMostTools));
+  return false;
+}
 
 ToolFields read_tools(RequestFields& fields, bool strict_is_offered, const std::vector<std::string>& places) {
   ToolFields out;

@@ -17,6 +17,11 @@ struct OfferedTool {
   bool strict = false;     // arguments must fit the schema
 };
 
+// More than any client offers; reading them, and looking for one among them, stays cheap.
+inline constexpr std::size_t kMostTools = 4096;
+// Of `list`, which may be null: whether there are at most so many, or `fields` says that there are not.
+bool are_few(RequestFields& fields, const JsonValue* list, const std::string& where);
+
 struct ToolFields {
   enum class Choice { kNone, kAuto, kRequired, kNamed };
   std::vector<OfferedTool> offered;

@@ -1,4 +1,5 @@
 """Anthropic messages and OpenAI responses: streams rebuild the whole answer, items sent back are read."""
+import copy
 import json
 import unittest
 
@@ -217,6 +218,10 @@ class AnthropicAndResponsesTest(unittest.TestCase):
                     say("user", [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "tool_reference", "tool_name": "get_weather"}]}])]
         as_text = [searched[0], say("user", [{"type": "tool_result", "tool_use_id": "t", "content": told}])]
         self.assertEqual(count(q, *searched, tools=[other, late]), count(q, *as_text, tools=[other]))
+        again = [searched[0], copy.deepcopy(searched[1])]
+        again[1]["content"][0]["content"] *= 2
+        as_text[1]["content"][0]["content"] = told + "\n[tool_reference get_weather]"
+        self.assertEqual(count(q, *again, tools=[other, late]), count(q, *as_text, tools=[other]), "defined once")
         body = {"max_tokens": 200, "temperature": 0, "messages": [q, *searched, say("user", f"⟦{self.TOOL_TEXT}⟧")], "tools": [other, late], "tool_choice": {"type": "any"}}
         self.assertEqual(self.server.post("/v1/messages", body).json["content"][0]["name"], "get_weather")
         body = {"max_tokens": 200, "temperature": 0, "messages": [say("user", f"⟦{self.TOOL_TEXT}⟧"), say("system", [definition])]}
@@ -306,6 +311,9 @@ class AnthropicAndResponsesTest(unittest.TestCase):
         body = {"input": "Say ⟦t</think>Hi.⟧", "temperature": 0}
         alone = self.server.post("/v1/responses", {**body, "tools": [function]}).json
         self.assertNotIn("ignored_tools", alone)
+        for tools, where in (([{"type": "namespace", "name": "n" * 257, "tools": [function]}], "tools[0].name"), ([{"type": f"x{i}"} for i in range(4097)], "tools")):
+            refused = self.server.post("/v1/responses", {**body, "tools": tools})
+            self.assertEqual((refused.status, refused.json["error"]["param"]), (400, where))
         mixed = self.server.post("/v1/responses", {**body, "tools": [{"type": "web_search"}, function, {"type": "namespace", "name": "n"}, {"type": "web_search"}]}).json
         self.assertEqual((mixed["tools"], mixed["ignored_tools"]), ([function], ["web_search", "namespace"]))
         self.assertEqual(mixed["usage"]["input_tokens"], alone["usage"]["input_tokens"], "the model saw the one tool")
