@@ -111,9 +111,15 @@ Answers answers(std::int64_t mask_budget_us, std::int32_t num_drafts) {
   options.mask_budget_us = mask_budget_us;
   options.num_drafts = num_drafts;
   options.scheduler_log = [&got](std::string_view line) { got.log += line; };
+  // All are there before the second step: how many give way does not depend on how fast they come.
+  std::atomic<bool> all_are_there{false};
+  options.on_step = [&all_are_there](const StepTrace&) {
+    while (!all_are_there) std::this_thread::yield();
+  };
   Bench bench = make_bench(scripted, options);
   std::vector<std::unique_ptr<Stream>> streams;
   for (Request& request : mixed_requests()) streams.push_back(bench.engine->submit(std::move(request)).value());
+  all_are_there = true;
   for (const auto& stream : streams) {
     auto& tokens = got.tokens.emplace_back();
     for (auto& [index, choice] : read_all(*stream)) {
