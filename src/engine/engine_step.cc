@@ -42,7 +42,9 @@ void EngineThread::begin_step_time(const StepPlan& plan, const StepResult& resul
   last_step_begin_us_ = begin_us;
   last.batch = static_cast<std::int32_t>(plan.sequences.size());
   for (const SequenceStep& step : plan.sequences) {
-    last.decodes_only = last.decodes_only && step.num_tokens == 1 + step.num_drafts && step.num_logits > 0;
+    // A prompt's last row alone is none: such a step is launched, not replayed.
+    last.decodes_only = last.decodes_only && step.step_class == StepClass::kStep &&
+                        step.num_tokens == 1 + step.num_drafts && step.num_logits > 0;
     last.num_drafts += step.num_drafts;
     last.num_verified += step.num_drafts > 0 ? 1 : 0;
   }

@@ -49,6 +49,18 @@ inline double draft_share(std::uint64_t value) {
   value = (value ^ (value >> 27)) * 0x94D049BB133111EBull;
   return static_cast<double>((value ^ (value >> 31)) >> 11) / 9007199254740992.0;
 }
+// How many of a request's drafts are right, from its position on.
+template <class Running>
+std::int32_t num_right_drafts(const Running& request, const DraftProfile& profile) {
+  std::int32_t right = 0;
+  while (right < request.num_drafts) {
+    const std::int64_t position = request.position + right;
+    const double draw = draft_share(static_cast<std::uint64_t>(request.id * 1000003 + position * 31 + 7));
+    if (draw >= profile.rate(request.id, position, right)) break;
+    ++right;
+  }
+  return right;
+}
 
 inline std::vector<DraftWorld> draft_worlds() {
   return {
@@ -228,13 +240,7 @@ inline DraftTime simulate_drafts(const DraftWorld& world, const DraftProfile& pr
       step.us = verify_us + propose_us, step.propose_us = propose_us;
       step.is_first_verify = verify_first > 0, step.is_first_propose = propose_first > 0;
       for (Running& request : running) {
-        std::int32_t accepted = 0;
-        while (accepted < request.num_drafts) {
-          const std::int64_t position = request.position + accepted;
-          const double draw = draft_share(static_cast<std::uint64_t>(request.id * 1000003 + position * 31 + 7));
-          if (draw >= profile.rate(request.id, position, accepted)) break;
-          ++accepted;
-        }
+        const std::int32_t accepted = num_right_drafts(request, profile);
         request.acceptance.fade();
         request.acceptance.add(request.num_drafts, accepted);
         const std::int64_t got = std::min<std::int64_t>(accepted + 1, request.left);

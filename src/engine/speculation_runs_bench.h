@@ -168,13 +168,7 @@ class DraftRunsClock {
     step.us = verify_us + propose_us, step.propose_us = propose_us;
     total_.us += step.us;
     for (Running& request : running) {
-      std::int32_t accepted = 0;
-      while (accepted < request.num_drafts) {
-        const std::int64_t position = request.position + accepted;
-        const double draw = draft_share(static_cast<std::uint64_t>(request.id * 1000003 + position * 31 + 7));
-        if (draw >= profile_.rate(request.id, position, accepted)) break;
-        ++accepted;
-      }
+      const std::int32_t accepted = num_right_drafts(request, profile_);
       request.acceptance.fade();
       request.acceptance.add(request.num_drafts, accepted);
       const std::int64_t got = std::min<std::int64_t>(accepted + 1, request.left);

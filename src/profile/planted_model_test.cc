@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/cpu/cpu_backend.h"
+#include "base/thread_time.h"
 #include "checkpoint/verify.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "profile/model_step.h"
@@ -21,8 +22,8 @@ void planted_rms_norm(ExecutionContext& context, const RmsNormPlan& plan, const 
   reinterpret_cast<void (*)(ExecutionContext&, const RmsNormPlan&, const RmsNormArgs&)>(plain_rms_norm)(context, plan,
                                                                                                         args);
   ++num_planted_calls;
-  const double end = planted_now_us(PlantedClock::kThreadCpu) + plant_us;
-  while (planted_now_us(PlantedClock::kThreadCpu) < end) {
+  const double end = thread_time_us() + plant_us;
+  while (thread_time_us() < end) {
   }
 }
 
@@ -40,9 +41,9 @@ class StepByThreadTime final : public RepeatableStep {
     step_ = std::move(*step);
   }
   Result<Run> run(std::span<const std::string> operations, std::int32_t num_repeats) override {
-    const double begin = planted_now_us(PlantedClock::kThreadCpu);
+    const double begin = thread_time_us();
     FATHOM_ASSIGN_OR_RETURN(Run run, step_->run(operations, num_repeats));
-    run.step_us = planted_now_us(PlantedClock::kThreadCpu) - begin;
+    run.step_us = thread_time_us() - begin;
     return run;
   }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "base/thread_time.h"
 #include "ops/op_kind.h"
 #include "ops/registry.h"
 #include "profile/attribute.h"
@@ -116,8 +117,9 @@ class VirtualStep final : public RepeatableStep {
 enum class PlantedClock : std::uint8_t { kThreadCpu, kWall };
 
 inline double planted_now_us(PlantedClock clock) {
+  if (clock == PlantedClock::kThreadCpu) return thread_time_us();
   timespec now{};
-  clock_gettime(clock == PlantedClock::kThreadCpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  clock_gettime(CLOCK_MONOTONIC, &now);
   return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
 }
 
